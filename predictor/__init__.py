@@ -1,0 +1,1 @@
+"""Length prediction from an LLM's own prefill activations."""

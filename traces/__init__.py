@@ -1,0 +1,1 @@
+"""Request traces and length estimates: schema, readers and arrivals."""
