@@ -1,0 +1,340 @@
+"""From raw columns to a trace: every row checked, and every fault named by file, line, column and value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+
+from traces.errors import InputError
+from traces.readers.columns import ColumnMap
+from traces.schema import NUMBER_COLUMNS, TEXT_COLUMNS, Trace, object_array
+
+OnError = Literal["fail", "skip"]
+MAX_TOKENS = 2**31 - 1
+SHOWN_VALUE = 60
+LISTED_DROPS = 20
+DATE_FORMATS = (
+    "%Y-%m-%d %H:%M:%S%.f",
+    "%Y-%m-%d %H:%M:%S%.f%:z",
+    "%Y-%m-%dT%H:%M:%S%.f",
+    "%Y-%m-%dT%H:%M:%S%.f%:z",
+    "%Y-%m-%dT%H:%M:%S%.fZ",
+    "%Y-%m-%d %H:%M:%S%.fZ",
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing wrong with a file, at one place.
+
+    Attributes:
+        line: counted from 1, the header included (row from 0 in Parquet, see ``Draft.place``).
+    """
+
+    line: int
+    column: str | None
+    value: str | None
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """What a reader found, before any value is believed.
+
+    Attributes:
+        name: what errors call the file.
+        frame: the rows as they stand; text where the format has no types.
+        columns: which column is which.
+        line_of: row of ``frame`` -> its line in the file; called only for rows at fault.
+        place: what a line is called in errors.
+        faults: rows that could not even be split into columns, and are not in ``frame``.
+        metadata: kept in the trace.
+    """
+
+    name: str
+    frame: pl.DataFrame
+    columns: ColumnMap
+    line_of: Callable[[int], int]
+    place: str = "line"
+    faults: tuple[Fault, ...] = ()
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class _Check:
+    """Collects the first fault of each row: ``reasons`` holds (mask, column, reason) in order."""
+
+    ok: np.ndarray[Any, np.dtype[np.bool_]]
+    reasons: list[tuple[np.ndarray[Any, Any], str, str]] = field(default_factory=list)
+
+    def reject(self, bad: np.ndarray[Any, Any], column: str, reason: str) -> None:
+        bad = bad & self.ok
+        if bad.any():
+            self.reasons.append((bad, column, reason))
+            self.ok = self.ok & ~bad
+
+
+def build_trace(draft: Draft, on_error: OnError) -> Trace:
+    """Check a draft and make a trace of it.
+
+    With ``fail`` the first fault of the file is an error. With ``skip`` rows at fault are left
+    out, rows out of time order are put in order, and ``metadata["dropped"]`` (``count``,
+    ``reasons``, and the first of them as ``rows``) and ``metadata["reordered"]`` say so.
+
+    Raises:
+        InputError: a fault (``fail``), or no good row is left (``skip``).
+    """
+    check = _Check(np.ones(len(draft.frame), dtype=bool))
+    values: dict[str, Any] = {}
+    for name in ("prompt_tokens", "output_tokens"):
+        values[name] = _tokens(draft, name, check)
+    ticks, ticks_per_s = _arrivals(draft, check)
+    values["request_id"] = _ids(draft, check)
+    for name, dtype in NUMBER_COLUMNS.items():
+        if name in draft.columns.columns:
+            values[name] = _optional_numbers(draft, name, dtype, check)
+    if "hash_ids" in draft.columns.columns:
+        values["hash_ids"] = _hash_ids(draft, check)
+    reordered = _check_order(draft, ticks, check, on_error)
+    dropped = _judge(draft, check, on_error)
+
+    kept = np.flatnonzero(check.ok)
+    if len(kept) == 0:
+        raise InputError(f"{draft.name} has no usable request{_tail(dropped)}")
+    kept = kept[np.argsort(ticks[kept], kind="stable")]
+    values = {name: column[kept] for name, column in values.items()}
+    for name in TEXT_COLUMNS:
+        if name in draft.columns.columns:
+            values[name] = object_array(
+                _text(draft.frame[draft.columns.columns[name]]).gather(kept).to_list()
+            )
+    metadata = dict(draft.metadata)
+    if "arrival_s" not in draft.columns.columns and draft.columns.undecided_time is None:
+        metadata["arrivals"] = "absent"
+    if dropped:
+        metadata["dropped"] = dropped
+    if reordered:
+        metadata["reordered"] = reordered
+    try:
+        return Trace(
+            arrival_s=(ticks[kept] - ticks[kept[0]]).astype(np.float64) / ticks_per_s,
+            extra=_extra(draft, kept),
+            metadata=metadata,
+            **values,
+        )
+    except InputError as error:
+        raise InputError(f"{draft.name}: {error}") from error
+
+
+def _tokens(draft: Draft, name: str, check: _Check) -> np.ndarray[Any, Any]:
+    column = draft.columns.columns[name]
+    numbers = _numbers(draft.frame[column], column, check)
+    what = name.replace("_", " ").removesuffix("s")
+    check.reject(numbers != np.floor(numbers), column, "is not a whole number")
+    check.reject(numbers < 1, column, f"is not a length; a request has at least 1 {what}")
+    check.reject(numbers > MAX_TOKENS, column, f"is too large; the most is {MAX_TOKENS} tokens")
+    return np.where(check.ok, numbers, 1).astype(np.int32)
+
+
+def _optional_numbers(
+    draft: Draft, name: str, dtype: type[np.generic], check: _Check
+) -> np.ndarray[Any, Any]:
+    column = draft.columns.columns[name]
+    series = draft.frame[column]
+    if np.dtype(dtype).kind == "i":
+        exact = _integers(series)
+        bad = exact.is_null() & series.is_not_null()
+        check.reject(bad.to_numpy(), column, "is not a whole number")
+        return exact.fill_null(-1 if name != "prefix_tokens" else 0).to_numpy()
+    return np.where(check.ok, _numbers(series, column, check), 0).astype(dtype)
+
+
+def _numbers(series: pl.Series, column: str, check: _Check) -> np.ndarray[Any, Any]:
+    numbers = _clean(series).cast(pl.Float64, strict=False)
+    missing = series.is_null().to_numpy()
+    check.reject(missing, column, "is missing")
+    check.reject(numbers.is_null().to_numpy(), column, "is not a number")
+    values = numbers.fill_null(1.0).to_numpy()
+    check.reject(~np.isfinite(values), column, "is not finite")
+    return np.where(np.isfinite(values), values, 1.0)
+
+
+def _arrivals(draft: Draft, check: _Check) -> tuple[np.ndarray[Any, Any], int]:
+    """Arrivals (n,) and how many of their units make a second.
+
+    The units are the file's own, and whole nanoseconds for dates, so that subtracting the first
+    arrival comes before any rounding.
+    """
+    column = draft.columns.columns.get("arrival_s") or draft.columns.undecided_time
+    if column is None:
+        return np.zeros(len(draft.frame), dtype=np.int64), 1
+    series = draft.frame[column]
+    if _holds_dates(series):
+        nanoseconds = _dates(series)
+        check.reject(series.is_null().to_numpy(), column, "is missing")
+        check.reject(nanoseconds.is_null().to_numpy(), column, "is not a date and time")
+        return nanoseconds.fill_null(0).to_numpy(), 1_000_000_000
+    if "arrival_s" not in draft.columns.columns:
+        raise InputError(
+            f"{draft.name}: column {column!r} could be seconds or milliseconds; say which with "
+            f"--columns arrival_s={column} or --columns arrival_ms={column}"
+        )
+    numbers = _numbers(series, column, check)
+    check.reject(numbers < 0, column, "is negative; arrivals are counted from 0")
+    return numbers, draft.columns.ticks_per_s
+
+
+def _holds_dates(series: pl.Series) -> bool:
+    if series.dtype.is_temporal():
+        return True
+    if series.dtype != pl.String:
+        return False
+    head = series.drop_nulls().head(100)
+    return len(head) > 0 and _dates(head).null_count() < len(head)
+
+
+def _dates(series: pl.Series) -> pl.Series:
+    if series.dtype.is_temporal():
+        return series.cast(pl.Datetime("ns"), strict=False).to_physical()
+    text = _clean(series)
+    whole = pl.Series(series.name, [None] * len(text), dtype=pl.Int64)
+    for form in DATE_FORMATS:
+        missing = whole.is_null()
+        if not missing.any():
+            break
+        parsed = text.str.to_datetime(form, time_unit="ns", strict=False).to_physical()
+        whole = whole.zip_with(~missing, parsed)
+    return whole
+
+
+def _ids(draft: Draft, check: _Check) -> np.ndarray[Any, Any]:
+    column = draft.columns.columns.get("request_id")
+    if column is None:
+        return np.arange(len(draft.frame), dtype=np.int64)
+    series = draft.frame[column]
+    check.reject(series.is_null().to_numpy(), column, "is missing")
+    again = ~series.is_first_distinct()
+    check.reject(again.to_numpy(), column, "is the id of an earlier request; ids must differ")
+    whole = _integers(series)
+    # "007" and "7" are two ids: numbers only where the text comes back unchanged.
+    same = whole.cast(pl.String) == _text(series)
+    if bool(same.fill_null(False).gather(np.flatnonzero(check.ok)).all()):
+        return whole.fill_null(0).to_numpy()
+    return object_array(_text(series).to_list())
+
+
+def _hash_ids(draft: Draft, check: _Check) -> np.ndarray[Any, Any]:
+    column = draft.columns.columns["hash_ids"]
+    series = draft.frame[column]
+    if not isinstance(series.dtype, pl.List) or not series.dtype.inner.is_integer():
+        check.reject(np.ones(len(series), dtype=bool), column, "is not a list of whole numbers")
+        return object_array([np.zeros(0, np.int64)] * len(series))
+    check.reject(series.is_null().to_numpy(), column, "is missing")
+    inner = series.list.eval(pl.element().is_null().any()).list.first().fill_null(False)
+    check.reject(inner.to_numpy(), column, "holds an empty id")
+    rows = series.to_list()
+    return object_array(
+        [np.asarray(row if ok else [], np.int64) for row, ok in zip(rows, check.ok, strict=True)]
+    )
+
+
+def _check_order(draft: Draft, ticks: np.ndarray[Any, Any], check: _Check, on_error: OnError) -> int:
+    kept = np.flatnonzero(check.ok)
+    if len(kept) < 2:
+        return 0
+    late = ticks[kept][1:] < np.maximum.accumulate(ticks[kept])[:-1]
+    if on_error == "fail" and late.any():
+        bad = np.zeros(len(ticks), dtype=bool)
+        bad[kept[1:][late]] = True
+        column = draft.columns.columns.get("arrival_s") or draft.columns.undecided_time or ""
+        reason = (
+            "is earlier than the row before; sort the file by arrival, or let --on-error skip put it in order"
+        )
+        check.reject(bad, column, reason)
+    return int(late.sum())
+
+
+def _judge(draft: Draft, check: _Check, on_error: OnError) -> dict[str, Any]:
+    count = int((~check.ok).sum()) + len(draft.faults)
+    if count == 0:
+        return {}
+    firsts = LISTED_DROPS if on_error == "skip" else 1
+    faults = list(draft.faults)
+    for bad, column, reason in check.reasons:
+        faults += [_fault(draft, int(row), column, reason) for row in np.flatnonzero(bad)[:firsts]]
+    faults.sort(key=lambda fault: fault.line)
+    if on_error == "fail":
+        raise InputError(f"{draft.name}, {sentence(faults[0], draft.place)}")
+    reasons: dict[str, int] = {}
+    for fault in draft.faults:
+        reasons[fault.reason] = reasons.get(fault.reason, 0) + 1
+    for bad, column, reason in check.reasons:
+        key = f"column {column!r} {reason}"
+        reasons[key] = reasons.get(key, 0) + int(bad.sum())
+    listed = [sentence(fault, draft.place) for fault in faults[:LISTED_DROPS]]
+    return {"count": count, "reasons": reasons, "rows": listed}
+
+
+def sentence(fault: Fault, place: str) -> str:
+    """Where and what, as one phrase."""
+    where = f"{place} {fault.line}" + ("" if fault.column is None else f", column {fault.column!r}")
+    value = "" if fault.value is None else f"{fault.value} "
+    return f"{where}: {value}{fault.reason}"
+
+
+def _fault(draft: Draft, row: int, column: str, reason: str) -> Fault:
+    value = draft.frame[column][row] if column in draft.frame.columns else None
+    if isinstance(value, pl.Series):
+        value = value.to_list()
+    shown = repr(value)
+    if len(shown) > SHOWN_VALUE:
+        shown = shown[:SHOWN_VALUE] + "..."
+    return Fault(draft.line_of(row), column, None if value is None else shown, reason)
+
+
+def _tail(dropped: dict[str, Any]) -> str:
+    return f": all {dropped['count']} were left out, the first for {dropped['rows'][0]}" if dropped else ""
+
+
+def _extra(draft: Draft, kept: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    used = {*draft.columns.columns.values(), draft.columns.undecided_time}
+    extra = {}
+    for series in draft.frame:
+        if series.name in used:
+            continue
+        part = series.gather(kept)
+        if part.dtype == pl.String:
+            for dtype in (pl.Int64, pl.Float64):
+                cast = part.cast(dtype, strict=False)
+                if cast.null_count() == 0:
+                    part = cast
+                    break
+        plain = part.dtype.is_numeric() and part.null_count() == 0
+        extra[series.name] = part.to_numpy() if plain else object_array(part.to_list())
+    return extra
+
+
+def _clean(series: pl.Series) -> pl.Series:
+    if series.dtype.is_numeric():
+        return series
+    return _text(series).str.strip_chars()
+
+
+def _integers(series: pl.Series) -> pl.Series:
+    if series.dtype.is_float():
+        return series.cast(pl.Float64).replace([float("nan")], [None]).cast(pl.Int64, strict=False)
+    return _clean(series).cast(pl.Int64, strict=False)
+
+
+def _text(series: pl.Series) -> pl.Series:
+    if series.dtype == pl.String:
+        return series
+    if series.dtype.is_nested():
+        return pl.Series(
+            series.name, [None if v is None else str(v) for v in series.to_list()], dtype=pl.String
+        )
+    return series.cast(pl.String)

@@ -1,0 +1,33 @@
+"""Parquet: this project's own traces as they are, other tables by column name or mapping."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from traces.errors import InputError
+from traces.parquet import read_any_parquet, trace_from_table
+from traces.readers.columns import map_columns
+from traces.readers.draft import Draft
+from traces.schema import Trace
+
+NAME = "parquet"
+MAGIC = b"PAR1"
+
+
+def read(path: str, columns: Mapping[str, str] | None) -> Draft | Trace:
+    """A trace where the file says that it is one, else its columns for checking.
+
+    Raises:
+        InputError: the file is no Parquet, another table of this project, or lacks a column.
+    """
+    frame, metadata = read_any_parquet(path)
+    if metadata is None:
+        mapped = map_columns(frame.columns, columns, path)
+        return Draft(path, frame, mapped, lambda row: row, place="row")
+    if columns:
+        raise InputError(f"{path} is a trace of this project, whose columns are fixed; leave out --columns")
+    if metadata.get("kind") != "trace":
+        raise InputError(f"{path} holds {metadata.get('kind', 'no trace')}, where a trace is needed")
+    if metadata.get("schema_version") != 1:
+        raise InputError(f"{path} has schema version {metadata.get('schema_version')}; known here is 1")
+    return trace_from_table(frame, metadata, path)
