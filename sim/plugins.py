@@ -131,7 +131,7 @@ def _convert(text: str, wanted: Any, where: str) -> Any:
                 return option(text)
             except ValueError:
                 continue
-        if option is str or isinstance(option, str) and option == text:
+        if option is str or (isinstance(option, str) and option == text):
             return text
     names = " or ".join(getattr(option, "__name__", repr(option)) for option in options)
     raise InputError(f"{where} = {text!r} is not {names}")
@@ -143,7 +143,8 @@ def _from_file(path: Path, attribute: str, kind: str) -> Any:
     # The name differs by place, so two files of one name do not become one module.
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
     found = importlib.util.spec_from_file_location(f"estp_plugin_{path.stem}_{digest}", path)
-    assert found is not None and found.loader is not None
+    assert found is not None
+    assert found.loader is not None
     module = importlib.util.module_from_spec(found)
     # dataclasses look their module up by name.
     sys.modules[found.name] = module

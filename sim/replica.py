@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappush
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import simpy
@@ -78,6 +78,7 @@ class Run:
         prompt_tokens, output_tokens: tokens; the second is the truth, for the engine alone.
         horizon_s: the time at which the run stops; infinite if it runs to the end.
         record_steps: whether replicas keep a log of their steps in ``Replica.steps``.
+        next_dispatch_s: when the arrival process will next hand a request to some replica.
     """
 
     requests: Requests
@@ -90,10 +91,14 @@ class Run:
     horizon_s: float = INFINITY
     estimate_available: str = "arrival"
     record_steps: bool = False
+    next_dispatch_s: float = INFINITY
 
 
 class Batching(Protocol):
     """How one replica forms its batches: a frozen dataclass of settings."""
+
+    name: ClassVar[str]
+    """The short name that settings carry."""
 
     @property
     def slots(self) -> int:
@@ -144,7 +149,6 @@ class Replica:
     batched_tokens: int = 0
     peak_kv_blocks: int = 0
     steps: list[Any] = field(default_factory=list)
-    next_dispatch_s: float = INFINITY
     _taken: int = 0
     _asleep: Event | None = None
 
@@ -156,7 +160,7 @@ class Replica:
         """
         if self._taken < len(self.assigned):
             return self.run.ready_s[self.assigned[self._taken]]
-        return INFINITY if self.planned else self.next_dispatch_s
+        return INFINITY if self.planned else self.run.next_dispatch_s
 
     def take(self) -> list[int]:
         """Numbers of the requests that have come since the last call, ready at or before now."""

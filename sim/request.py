@@ -75,7 +75,7 @@ class Requests:
         arrival_s: seconds.
         prompt_tokens: tokens, float64 so that no arithmetic on them overflows.
         generated_tokens: zeros, since nothing has run when all are asked at once.
-        predictors_read: whose estimates have been asked for so far.
+        predictors_read: whose estimates have been asked for so far, but for the oracle's.
     """
 
     def __init__(
@@ -114,7 +114,8 @@ class Requests:
         Raises:
             InputError: there is no such predictor, or it misses requests of this trace.
         """
-        self.predictors_read.add(predictor)
+        if predictor != ORACLE:
+            self.predictors_read.add(predictor)
         if predictor not in self._columns:
             if predictor not in self._tables:
                 raise self._unknown_predictor(predictor)

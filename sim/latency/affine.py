@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from sim.latency import search_steps
+from sim.latency.protocol import search_steps
 from traces.errors import InputError
 
 

@@ -77,12 +77,13 @@ class Order:
         except Exception as error:
             where = _deepest(error.__traceback__, self.policy)
             raise InputError(
-                f"policy {self.name} raised {type(error).__name__} at {where} for request {request.id!r}: {error}"
+                f"policy {self.name} raised {type(error).__name__} at {where} "
+                f"for request {request.id!r}: {error}"
             ) from error
         if not isinstance(value, numbers.Real) or math.isnan(value):
             raise InputError(
-                f"policy {self.name} returned {value!r} for request {request.id!r} ({_defined(self.policy)}); "
-                "it must return a number"
+                f"policy {self.name} returned {value!r} for request {request.id!r}; it must return a number "
+                f"({_defined(self.policy)})"
             )
         return float(value)
 

@@ -1,0 +1,310 @@
+"""The one entry point: a trace, a policy, a batching and a latency model in; records and metrics out."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from sim import routers
+from sim.forming import FORMS
+from sim.latency import LATENCIES, Latency
+from sim.metrics import Totals, measure, parse_goodput, vllm_result
+from sim.plugins import load, spec_of
+from sim.policies import ALIASES, POLICIES, Order, Policy, reads_truth
+from sim.replica import INFINITY, Batching, Clock, Records, Replica, Router, Run
+from sim.request import Requests
+from sim.static import StaticBatching
+from traces.errors import InputError
+from traces.estimates import Estimates
+from traces.schema import Trace
+
+BATCHINGS: dict[str, type[Any]] = {"static": StaticBatching}
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What came out of a run.
+
+    Attributes:
+        records: one row a request, in the order of the trace: request_id, replica (null: routed
+            nowhere yet), status (completed, rejected, unfinished), arrival_s, first_scheduled_s,
+            first_token_s, completion_s (nan until it happens), prompt_tokens, output_tokens,
+            preemptions, recomputed_tokens, alone_s (JCT alone on an idle server).
+        metrics: by the keys and formulas of `sim.metrics`.
+        settings: JSON-able; `from_settings` turns them into arguments that run it again.
+        gaps: (seconds, count) of gaps between tokens, if ``itl``.
+        steps: the step log of each replica, if ``record_steps``.
+    """
+
+    records: pl.DataFrame
+    metrics: dict[str, float | int]
+    settings: dict[str, Any]
+    gaps: list[tuple[Any, Any]] | None = None
+    steps: list[list[Any]] | None = None
+
+    def vllm(self, **facts: Any) -> dict[str, Any]:
+        """The dict that ``vllm bench serve --save-result`` writes (`sim.metrics.vllm_result`)."""
+        bounds = self.settings["goodput"]
+        goodput = parse_goodput(bounds) if bounds else None
+        return vllm_result(self.records, self.metrics, self.gaps, goodput=goodput, **facts)
+
+
+def simulate(
+    trace: Trace,
+    policy: Policy | str = "fcfs",
+    batching: Batching | None = None,
+    latency: Latency | str | None = None,
+    replicas: int = 1,
+    *,
+    estimates: Mapping[str, Estimates] | None = None,
+    router: Router | routers.Plan | str = "round_robin",
+    seed: int = 0,
+    goodput: str | None = None,
+    horizon_s: float | None = None,
+    partial: bool = False,
+    estimate_available: str = "arrival",
+    estimate_cost_s: float = 0.0,
+    estimate_cost_per_token_s: float = 0.0,
+    starvation_s: float = 60.0,
+    itl: bool = False,
+    record_steps: bool = False,
+) -> Result:
+    """Serve a trace on simulated replicas.
+
+    Args:
+        trace: the requests.
+        policy: "fcfs", "sjf", "egtp", "estp", ... (`sim.policies`), ``name,key=value``, a person's
+            own ``file.py:Class,key=value``, or a callable.
+        batching: how a replica forms batches; static batching of 8 if None.
+        latency: how long a step takes; also as text, such as "roofline,model=llama-3.1-8b,device=h100".
+        replicas: servers, each with its own queue.
+        estimates: predicted output lengths by predictor name.
+        router: which replica gets a request (`sim.routers`); named as a policy is.
+        seed: of every draw: the random policy and router, noise on an oracle.
+        goodput: bounds such as "ttft:500 tpot:50" (milliseconds, vLLM's syntax).
+        horizon_s: stop there; what happens at or after it has not happened.
+        partial: give means even if the horizon left requests unfinished (they favour the short).
+        estimate_available: "arrival", or "prefill" for a predictor that reads prefill activations.
+        estimate_cost_s, estimate_cost_per_token_s: seconds (a request, and a prompt token) between a
+            request's arrival and its estimate; until then it cannot be ranked or routed. Paid in a
+            run whose policy, router or batch form reads a predictor's estimates: FCFS needs none,
+            and the oracle is a bound without a predictor.
+        starvation_s: a request that waits longer counts as starved.
+        itl: record the gaps between tokens, for the itl metrics.
+        record_steps: keep each replica's step log (a batching may have none).
+
+    Raises:
+        InputError: something in the above is wrong; the message says what and what to do.
+    """
+    batching = StaticBatching() if batching is None else batching
+    priced: Any = load(latency, "latency model", LATENCIES) if isinstance(latency, str) else latency
+    ranks, policy_spec = _resolve(policy, "policy", POLICIES, ALIASES)
+    routes, router_spec = _resolve(router, "router", routers.ROUTERS)
+    settings: dict[str, Any] = {
+        "policy": policy_spec,
+        "batching": _described(batching, BATCHINGS),
+        "latency": _described(priced, LATENCIES),
+        "replicas": replicas,
+        "router": router_spec,
+        "seed": seed,
+        "goodput": goodput,
+        "horizon_s": horizon_s,
+        "partial": partial,
+        "estimate_available": estimate_available,
+        "estimate_cost_s": estimate_cost_s,
+        "estimate_cost_per_token_s": estimate_cost_per_token_s,
+        "starvation_s": starvation_s,
+        "itl": itl,
+        "record_steps": record_steps,
+    }
+    _check(trace, priced, settings)
+    bounds = parse_goodput(goodput) if goodput else None
+    number_to_row = _by_arrival_and_id(trace)
+    run = _prepare(trace, number_to_row, ranks, routes, batching, priced, estimates, settings)
+    clock, rng = Clock(), np.random.default_rng([seed, 3])
+    servers = routers.start(clock, run, routes, router_spec, replicas, rng)
+    for server in servers:
+        clock.process(batching.serve(server, run))
+    clock.run(until=horizon_s)
+
+    records = _table(trace, number_to_row, run, servers, batching)
+    totals, gaps = _totals(servers, batching, run), run.records.gaps
+    metrics = measure(records, totals, goodput=bounds, starvation_s=starvation_s, partial=partial, gaps=gaps)
+    facts = {
+        "predictors_read": sorted(run.requests.predictors_read),
+        "trace": {"requests": len(trace), "sha256": _digest(trace)},
+    }
+    steps = [server.steps for server in servers] if record_steps else None
+    return Result(records, metrics, settings | facts, gaps, steps)
+
+
+def from_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments for `simulate` from the settings of a result, so that it can be run again.
+
+    The trace and the estimates have to be given beside them.
+    """
+    arguments = {key: value for key, value in settings.items() if key not in ("predictors_read", "trace")}
+    for key, classes in (("batching", BATCHINGS), ("latency", LATENCIES)):
+        fields = dict(settings[key])
+        name = fields.pop("name")
+        if name not in classes:
+            raise InputError(f"{key} {name!r} in the settings is not one of {', '.join(classes)}")
+        arguments[key] = classes[name](**fields)
+    return arguments
+
+
+def _resolve(
+    given: Any, kind: str, classes: Mapping[str, type], aliases: Mapping[str, str] | None = None
+) -> tuple[Any, str]:
+    """The object, and the text that names it."""
+    if not isinstance(given, str):
+        return given, spec_of(given, classes)
+    return load(given, kind, classes, aliases), given
+
+
+def _described(thing: Any, classes: Mapping[str, type]) -> dict[str, Any]:
+    names = {cls: name for name, cls in classes.items()}
+    described: dict[str, Any] = {"name": names.get(type(thing), type(thing).__name__)}
+    for field in dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ():
+        value = getattr(thing, field.name)
+        described[field.name] = spec_of(value, FORMS) if field.name == "form" else _plain(value)
+    return described
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _check(trace: Trace, latency: Any, settings: dict[str, Any]) -> None:
+    if not len(trace):
+        raise InputError("the trace has no requests")
+    if latency is None:
+        raise InputError(
+            "no latency model is given: pass latency=Affine(a=..., b=..., c=..., d=...) in seconds, "
+            "or latency=Roofline(model='llama-3.1-8b', device='h100')"
+        )
+    replicas, horizon_s = settings["replicas"], settings["horizon_s"]
+    if not isinstance(replicas, int) or replicas < 1:
+        raise InputError(f"replicas = {replicas!r} must be a whole number, at least 1")
+    if horizon_s is not None and not (math.isfinite(horizon_s) and horizon_s > 0):
+        raise InputError(f"horizon_s = {horizon_s} must be a number of seconds above 0")
+    if settings["estimate_available"] not in ("arrival", "prefill"):
+        raise InputError(
+            f"estimate_available = {settings['estimate_available']!r} must be 'arrival' or 'prefill'"
+        )
+    for name in ("estimate_cost_s", "estimate_cost_per_token_s", "starvation_s"):
+        if not (math.isfinite(settings[name]) and settings[name] >= 0):
+            raise InputError(f"{name} = {settings[name]} must be a number of seconds, at least 0")
+
+
+def _by_arrival_and_id(trace: Trace) -> NDArray[np.int64]:
+    """Row of each request number: text ids compare as text, numbers as numbers."""
+    if (np.diff(trace.arrival_s) > 0).all():
+        return np.arange(len(trace))
+    ids = trace.request_id
+    return np.lexsort((ids if ids.dtype != object else ids.astype(str), trace.arrival_s))
+
+
+def _prepare(
+    trace: Trace,
+    number_to_row: NDArray[np.int64],
+    policy: Any,
+    router: Any,
+    batching: Batching,
+    latency: Latency,
+    estimates: Mapping[str, Estimates] | None,
+    settings: dict[str, Any],
+) -> Run:
+    requests = Requests(trace, number_to_row, estimates, settings["seed"])
+    if any(map(reads_truth, (policy, router, getattr(batching, "form", None)))):
+        requests.reveal(trace.output_tokens[number_to_row])
+    run = Run(
+        requests=requests,
+        order=Order(policy, settings["policy"], requests),
+        latency=latency,
+        ready_s=[],
+        prompt_tokens=trace.prompt_tokens[number_to_row].tolist(),
+        output_tokens=trace.output_tokens[number_to_row].tolist(),
+        records=Records.empty(len(trace), gaps=settings["itl"]),
+        horizon_s=INFINITY if settings["horizon_s"] is None else settings["horizon_s"],
+        estimate_available=settings["estimate_available"],
+        record_steps=settings["record_steps"],
+    )
+    if hasattr(router, "predictor"):
+        requests.estimate(router.predictor)
+    batching.check(run)
+    ready_s = requests.arrival_s
+    if requests.predictors_read:
+        per_token_s = settings["estimate_cost_per_token_s"]
+        ready_s = ready_s + settings["estimate_cost_s"] + per_token_s * requests.prompt_tokens
+    run.ready_s = ready_s.tolist()
+    return run
+
+
+def _table(
+    trace: Trace, number_to_row: NDArray[np.int64], run: Run, servers: list[Replica], batching: Batching
+) -> pl.DataFrame:
+    """Records in the order of the trace, without what lies at or beyond the horizon."""
+    n = len(trace)
+    row_to_number = np.empty(n, np.int64)
+    row_to_number[number_to_row] = np.arange(n)
+    replica = np.full(n, -1)
+    for server in servers:
+        replica[server.assigned] = server.number
+    times = {}
+    for name in ("first_scheduled_s", "first_token_s", "completion_s"):
+        seconds = np.array(getattr(run.records, name), np.float64)
+        seconds[seconds >= run.horizon_s] = math.nan
+        times[name] = seconds[row_to_number]
+    status = np.where(np.isnan(times["completion_s"]), 2, 0)
+    status[number_to_row[run.records.rejected]] = 1
+    names = pl.Series(["completed", "rejected", "unfinished"])
+    alone_s = batching.alone_s(
+        trace.prompt_tokens.astype(np.int64), trace.output_tokens.astype(np.int64), run.latency
+    )
+    return pl.DataFrame(
+        {
+            "request_id": pl.Series(trace.request_id.tolist()),
+            "replica": pl.Series(replica[row_to_number], dtype=pl.Int32).replace(-1, None),
+            "status": names.gather(status),
+            "arrival_s": trace.arrival_s,
+            **times,
+            "prompt_tokens": trace.prompt_tokens,
+            "output_tokens": trace.output_tokens,
+            "preemptions": np.array(run.records.preemptions)[row_to_number],
+            "recomputed_tokens": np.array(run.records.recomputed_tokens)[row_to_number],
+            "alone_s": alone_s,
+        }
+    )
+
+
+def _totals(servers: list[Replica], batching: Batching, run: Run) -> Totals:
+    return Totals(
+        replicas=len(servers),
+        slots=batching.slots,
+        busy_s=sum(server.busy_s for server in servers),
+        slot_s=sum(server.slot_s for server in servers),
+        padded_tokens=sum(server.padded_tokens for server in servers),
+        batched_tokens=sum(server.batched_tokens for server in servers),
+        peak_kv_blocks=max(server.peak_kv_blocks for server in servers),
+        horizon_s=run.horizon_s,
+    )
+
+
+def _digest(trace: Trace) -> str:
+    digest = hashlib.sha256()
+    for column in (trace.arrival_s, trace.prompt_tokens, trace.output_tokens):
+        digest.update(np.ascontiguousarray(column).tobytes())
+    return digest.hexdigest()
