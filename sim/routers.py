@@ -135,6 +135,7 @@ def start(
         for server in servers:
             server.assigned = order[chosen == server.number].tolist()
     else:
+        run.next_dispatch_s = run.ready_s[order[0]]
         clock.process(_arrivals(clock, run, order.tolist(), servers, router, name, rng))
     return servers
 

@@ -134,6 +134,8 @@ def simulate(
     for server in servers:
         clock.process(batching.serve(server, run))
     clock.run(until=horizon_s)
+    left = len(trace) - sum(len(server.finished) for server in servers)
+    assert horizon_s is not None or not left, f"{left} requests neither left nor can be waited for"
 
     records = _table(trace, number_to_row, run, servers, batching)
     totals, gaps = _totals(servers, batching, run), run.records.gaps
