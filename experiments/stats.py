@@ -92,7 +92,9 @@ def batch_values(
 def batch_means_interval(overall: float, per_batch: ArrayLike) -> Interval:
     """The interval of one recorded run: its overall value, with the batches' t half width."""
     spread = t_interval(per_batch, "batch means")
-    return Interval(overall, spread.half_width, spread.method if spread.samples > 1 else "none", spread.samples)
+    return Interval(
+        overall, spread.half_width, spread.method if spread.samples > 1 else "none", spread.samples
+    )
 
 
 def t_quantile(probability: float, degrees: int) -> float:

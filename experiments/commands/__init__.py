@@ -1,0 +1,1 @@
+"""The subcommands of ``estp``, one a file."""

@@ -1,0 +1,192 @@
+"""The plots of a comparison: each takes numbers and gives a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from numpy.typing import NDArray
+
+from experiments.stats import Interval
+from experiments.style import colours, dashes, label, new_figure
+
+Floats = NDArray[np.float64]
+CURVE_POINTS = 400
+TIME_POINTS = 600
+# Below this many points a cloud of dots shows each; above it, dots hide how many there are.
+DOTS = 400
+# From this ratio on, a linear axis shows nothing but its largest value.
+LOG_FROM = 30
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One panel of bars.
+
+    Attributes:
+        title: what is shown, with its unit.
+        values: policy -> value and interval (half width nan: no interval is drawn).
+        better: ``lower`` or ``higher``, said in the title.
+    """
+
+    title: str
+    values: Mapping[str, Interval]
+    better: str
+
+
+def jct_cdf(jct_s: Mapping[str, Floats]) -> Figure:
+    """Share of requests completed within a time, per policy; the time on a log axis for the tail.
+
+    Args:
+        jct_s: policy -> (n,) seconds, all replications together.
+    """
+    figure, (axes,) = new_figure()
+    tint, dash = colours(list(jct_s)), dashes(list(jct_s))
+    levels = np.linspace(0, 1, CURVE_POINTS)
+    for policy, values in jct_s.items():
+        if len(values):
+            points = np.quantile(values, levels)
+            axes.plot(points, levels, label=label(policy), color=tint[policy], linestyle=dash[policy])
+    positive = np.concatenate(list(jct_s.values())) if jct_s else np.empty(0)
+    if len(positive) and positive.min() > 0 and positive.max() / positive.min() >= LOG_FROM:
+        _log_axis(axes, "x", float(positive.min()), float(positive.max()))
+    axes.set_xlabel("job completion time (s)")
+    axes.set_ylabel("share of requests completed")
+    axes.set_ylim(0, 1.01)
+    _legend(figure, list(jct_s))
+    return figure
+
+
+def bars(panels: list[Bars]) -> Figure:
+    """Panels side by side, one bar a policy, with its value and 95% interval."""
+    policies = list(panels[0].values)
+    height = 0.42 + 0.105 * len(policies)
+    figure, all_axes = new_figure(
+        len(panels), width=1.0 if len(panels) < 3 else 1.5, height=height, sharey=True
+    )
+    tint = colours(policies)
+    places = np.arange(len(policies))[::-1]
+    for axes, panel in zip(all_axes, panels, strict=True):
+        means = np.array([panel.values[policy].mean for policy in policies])
+        halves = np.array([panel.values[policy].half_width for policy in policies])
+        shown = np.nan_to_num(means)
+        axes.barh(places, shown, color=[tint[policy] for policy in policies], height=0.66)
+        known = np.isfinite(halves) & (halves > 0)
+        axes.errorbar(
+            shown[known],
+            places[known],
+            xerr=halves[known],
+            fmt="none",
+            ecolor="black",
+            elinewidth=0.9,
+            capsize=2,
+        )
+        top = float(np.max(shown + np.nan_to_num(halves), initial=0.0)) or 1.0
+        for place, mean, half in zip(places, means, np.nan_to_num(halves), strict=True):
+            text = "none" if np.isnan(mean) else f"{mean:.3g}"
+            axes.text(np.nan_to_num(mean) + half + 0.03 * top, place, text, va="center", fontsize=7)
+        axes.set_xlim(0, 1.3 * top)
+        axes.set_xlabel(f"{panel.title}\n({panel.better} is better)")
+        axes.set_yticks(places, [label(policy).replace(" (", "\n(") for policy in policies])
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", length=0)
+        axes.locator_params(axis="x", nbins=4)
+    return figure
+
+
+def predicted_against_true(
+    predictions: Mapping[str, Floats], true_tokens: NDArray[Any], errors: Mapping[str, float]
+) -> Figure:
+    """One panel a predictor: estimated against real output tokens, both on log axes.
+
+    Args:
+        predictions: predictor -> (n,) tokens.
+        true_tokens: (n,) tokens.
+        errors: predictor -> mean absolute error, tokens, for the title.
+    """
+    names = list(predictions)
+    figure, all_axes = new_figure(
+        len(names), width=max(1.0, 0.62 * len(names)), height=0.95, sharex=True, sharey=True
+    )
+    tint = colours(names)
+    low = max(1.0, float(true_tokens.min()))
+    high = float(true_tokens.max())
+    for name in names:
+        inside = predictions[name][predictions[name] > 0]
+        low = min(low, float(inside.min(initial=low)))
+        high = max(high, float(inside.max(initial=high)))
+    low, high = max(low, 0.5) * 0.9, high * 1.1
+    clouds = []
+    for axes, name in zip(all_axes, names, strict=True):
+        estimate = np.maximum(predictions[name], low)
+        if len(true_tokens) <= DOTS:
+            axes.scatter(true_tokens, estimate, s=5, alpha=0.6, color=tint[name], linewidths=0)
+        else:
+            extent = (np.log10(low), np.log10(high)) * 2
+            cells: Any = {"gridsize": 32, "mincnt": 1, "xscale": "log", "yscale": "log", "linewidths": 0.1}
+            clouds.append(axes.hexbin(true_tokens, estimate, extent=extent, cmap="viridis_r", **cells))
+        axes.plot([low, high], [low, high], color="black", linewidth=0.8, linestyle=(0, (4, 2)))
+        for which in ("x", "y"):
+            _log_axis(axes, which, low, high)
+        axes.set_xlim(low, high)
+        axes.set_ylim(low, high)
+        axes.set_aspect("equal")
+        axes.set_title(f"{name}: MAE {errors[name]:.4g} tokens")
+        axes.set_xlabel("real output (tokens)")
+    all_axes[0].set_ylabel("estimated output (tokens)")
+    if clouds:
+        # One scale for all panels, so that their shades compare.
+        norm = LogNorm(1, max(2.0, *(float(cloud.get_array().max()) for cloud in clouds)))
+        for cloud in clouds:
+            cloud.set_norm(norm)
+        key = figure.colorbar(clouds[-1], ax=list(all_axes), label="requests in a cell", shrink=0.8)
+        key.outline.set_visible(False)
+    return figure
+
+
+def queue_length(arrival_s: Mapping[str, Floats], scheduled_s: Mapping[str, Floats]) -> Figure:
+    """Requests that have arrived and not yet been scheduled, over time, per policy.
+
+    Args:
+        arrival_s, scheduled_s: policy -> (n,) seconds of one run; nan where never scheduled.
+    """
+    figure, (axes,) = new_figure()
+    policies = list(arrival_s)
+    tint = colours(policies)
+    last = [np.nanmax(np.concatenate([arrival_s[p], scheduled_s[p]]), initial=0.0) for p in policies]
+    grid = np.linspace(0, max([*last, 1e-9]), TIME_POINTS)
+    peak = 0
+    for policy in policies:
+        served = np.sort(scheduled_s[policy][np.isfinite(scheduled_s[policy])])
+        arrived = np.searchsorted(np.sort(arrival_s[policy]), grid, side="right")
+        waiting = arrived - np.searchsorted(served, grid, side="right")
+        peak = max(peak, int(waiting.max()))
+        # Solid: dashes are lost in a jagged line.
+        axes.step(grid, waiting, where="post", label=label(policy), color=tint[policy], linewidth=0.9)
+    axes.set_xlabel("time (s)")
+    axes.set_ylabel("requests waiting")
+    axes.set_xlim(0, grid[-1])
+    axes.set_ylim(0, max(1.0, peak * 1.05))
+    _legend(figure, policies)
+    return figure
+
+
+def _legend(figure: Figure, policies: list[str]) -> None:
+    """Above the axes, where it hides no line."""
+    longest = max((len(label(policy)) for policy in policies), default=1)
+    figure.legend(loc="outside upper center", ncols=max(1, min(len(policies), 44 // (longest + 6))))
+
+
+def _log_axis(axes: Axes, which: str, low: float, high: float) -> None:
+    """A log axis whose ticks are plain numbers, with enough of them where it spans little."""
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(LogLocator(base=10, subs=(1, 3) if high / low < 1000 else (1,), numticks=12))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
