@@ -1,0 +1,280 @@
+"""The paged KV cache: blocks counted, freed and, with prefix caching, found again by their names.
+
+A block is named by all tokens up to its end (vLLM hashes them). Names are never spelled out here:
+a request says which *families* of names its first full blocks bear (a shared prompt prefix, a
+chunk of a trace with hash ids), and whatever follows is its own. Of its own blocks nobody but the
+request itself can ever ask, and it asks only after a preemption; so they are counted, not listed,
+and a request costs the same whether it fills ten blocks or ten thousand.
+
+The free list of vLLM is kept as ``unnamed`` (its front: blocks that bear no name) and a queue of
+`Part` runs, oldest first. Blocks are taken from the front and lose their name; a run of one
+sequence is freed tail first, so it is eaten from its high end and the head lives longest.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+
+
+class Part:
+    """Consecutive blocks ``[lo, hi)`` of one family, all referred to by the same ``refs`` requests.
+
+    ``layer`` is None for blocks of finished requests, whose names nobody can ask for again.
+    """
+
+    __slots__ = ("hi", "layer", "lo", "refs")
+
+    def __init__(self, layer: Layer | None, lo: int, hi: int, refs: int):
+        self.layer, self.lo, self.hi, self.refs = layer, lo, hi, refs
+
+
+class Layer:
+    """One copy of a family's blocks. A block cached while another bears its name goes to a later layer.
+
+    So of several blocks with one name, the one in the earliest layer was cached first.
+    """
+
+    __slots__ = ("family", "parts")
+
+    def __init__(self, family: Family):
+        self.family = family
+        self.parts: list[Part] = []
+
+    def split(self, at: int) -> None:
+        """Make ``at`` a boundary between parts; the upper half keeps its place in the free list."""
+        for i, part in enumerate(self.parts):
+            if part.lo < at < part.hi:
+                lower = Part(self, part.lo, at, part.refs)
+                part.lo = at
+                self.parts.insert(i, lower)
+                return
+
+
+class Family:
+    """All cached blocks whose names come from one source; block 0 is the first that it names."""
+
+    __slots__ = ("layers", "name")
+
+    def __init__(self, name: Hashable):
+        self.name = name
+        self.layers: list[Layer] = []
+
+    def find(self, index: int) -> tuple[Layer, Part, int] | None:
+        """The first cached block ``index``: its layer, its part, and up to where they are the first."""
+        end = None
+        for layer in self.layers:
+            for part in layer.parts:
+                if part.lo <= index < part.hi:
+                    return layer, part, part.hi if end is None else min(end, part.hi)
+                if part.lo > index and (end is None or part.lo < end):
+                    end = part.lo
+        return None
+
+
+Chain = Sequence[tuple[Hashable, int]]
+"""Families that name a request's first full blocks, in order, with how many blocks each names."""
+
+Hold = tuple[Layer, int, int]
+"""Blocks ``[lo, hi)`` of a layer that a request refers to."""
+
+
+class Holding:
+    """The named blocks that one request refers to, and what it needs to find its own again."""
+
+    __slots__ = ("chain", "held", "named", "private", "shared_blocks")
+
+    def __init__(self, chain: Chain = ()):
+        self.chain = chain
+        self.shared_blocks = sum(size for _, size in chain)
+        self.held: list[Hold] = []
+        self.named = 0  # blocks covered by `held`: always the first ones of the sequence
+        self.private: Family | None = None
+
+
+class BlockPool:
+    """Counts free blocks, and remembers names while caching is used.
+
+    Attributes:
+        usable: blocks for requests; vLLM keeps one of ``num_blocks`` for itself.
+        free: blocks that nobody refers to, cached ones included.
+    """
+
+    def __init__(self, num_blocks: int):
+        self.usable = num_blocks - 1
+        self.free = self.usable
+        self.unnamed = self.usable
+        self.families: dict[Hashable, Family] = {}
+        self._queue: OrderedDict[Part, None] = OrderedDict()
+        self._dead: Part | None = None  # the youngest run of the queue, if it is a nameless one
+
+    def allocate(self, blocks: int) -> None:
+        """Take blocks from the front of the free list; they lose the names that they had."""
+        self.free -= blocks
+        self.unnamed -= blocks
+        if self.unnamed < 0:
+            self._evict(-self.unnamed)
+            self.unnamed = 0
+
+    def release(self, named: int, unnamed: int) -> None:
+        """Free the own blocks of a finished request: ``named`` full ones, and the partly filled last."""
+        self.free += named + unnamed
+        self.unnamed += unnamed
+        if not named:
+            return
+        if self._dead is None:
+            self._dead = Part(None, 0, 0, 0)
+            self._queue[self._dead] = None
+        self._dead.hi += named
+
+    def find(self, holding: Holding, limit: int) -> tuple[list[Hold], int, int]:
+        """The longest run of cached blocks from the start of a sequence, at most ``limit`` of them.
+
+        Returns: the runs, how many blocks they are, and how many of these lie in the free list.
+        """
+        runs: list[Hold] = []
+        hits = idle = 0
+        for family, size in self._families(holding):
+            index, stop = 0, min(size, limit - hits)
+            while family is not None and index < stop and (found := family.find(index)):
+                layer, part, end = found
+                end = min(end, stop)
+                runs.append((layer, index, end))
+                if not part.refs:
+                    idle += end - index
+                index = end
+            hits += index
+            if index < size or hits == limit:
+                break
+        return runs, hits, idle
+
+    def take(self, holding: Holding, runs: list[Hold]) -> None:
+        """Refer to cached blocks that `find` returned; those in the free list leave it."""
+        assert not holding.held
+        for layer, lo, hi in runs:
+            layer.split(lo)
+            layer.split(hi)
+            for part in layer.parts:
+                if lo <= part.lo < hi:
+                    if not part.refs:
+                        self._dequeue(part)
+                    part.refs += 1
+            holding.held.append((layer, lo, hi))
+            holding.named += hi - lo
+
+    def name(self, holding: Holding, blocks: int) -> None:
+        """Cache the first ``blocks`` blocks of a sequence, all full, under the families that name them.
+
+        Call it when slots are handed out, for blocks that others may share; own blocks are named
+        when they are freed (`forget`), since nobody can look for them before.
+        """
+        first = 0
+        for family, size in self._families(holding, create=True):
+            if holding.named >= blocks:
+                return
+            if holding.named < first + size:
+                assert family is not None
+                end = min(blocks - first, size)
+                self._append(holding, family, holding.named - first, end)
+                holding.named = first + end
+            first += size
+
+    def forget(self, holding: Holding, named: int, unnamed: int, finished: bool) -> None:
+        """Give all blocks of a sequence back: ``named`` full ones and ``unnamed`` others.
+
+        A preempted sequence keeps its names: resumed soon, it finds its own blocks.
+        """
+        if not finished:
+            if holding.private is None:
+                holding.private = Family(None)
+            self.name(holding, named)
+            self.release(0, unnamed)
+        else:
+            self.name(holding, min(named, holding.shared_blocks))
+            own = named - holding.named
+            while holding.held and holding.held[-1][0].family is holding.private:
+                layer, lo, hi = holding.held.pop()
+                layer.parts = [part for part in layer.parts if not lo <= part.lo < hi]
+                own += hi - lo
+            self.release(own, unnamed)
+        for layer, lo, hi in reversed(holding.held):
+            for part in reversed(layer.parts):
+                if lo <= part.lo < hi:
+                    part.refs -= 1
+                    if not part.refs:
+                        self._enqueue(part)
+        holding.held, holding.named = [], 0
+
+    def _families(self, holding: Holding, create: bool = False) -> list[tuple[Family | None, int]]:
+        families: list[tuple[Family | None, int]] = []
+        for name, size in holding.chain:
+            family = self.families.get(name)
+            if family is None and create:
+                family = self.families[name] = Family(name)
+            families.append((family, size))
+        if holding.private is not None:
+            families.append((holding.private, 1 << 40))
+        return families
+
+    def _append(self, holding: Holding, family: Family, lo: int, hi: int) -> None:
+        """Put newly filled blocks ``[lo, hi)`` into a layer; the sequence holds block ``lo - 1``."""
+        mine = None
+        if holding.held and holding.held[-1][0].family is family:
+            mine = holding.held[-1][0]
+            assert holding.held[-1][2] == lo
+        while lo < hi:
+            found = family.find(lo)
+            end, layer = hi, mine
+            if found is not None:  # another block bears this name and was first
+                end = min(hi, found[2])
+                if mine is None or mine is not family.layers[-1]:
+                    layer = None
+            if layer is None:
+                layer = Layer(family)
+                family.layers.append(layer)
+            self._grow(holding, layer, lo, end)
+            mine, lo = layer, end
+
+    @staticmethod
+    def _grow(holding: Holding, layer: Layer, lo: int, hi: int) -> None:
+        last = layer.parts[-1] if layer.parts else None
+        mine = bool(holding.held) and holding.held[-1][0] is layer
+        if last is not None and mine and last.hi == lo and last.refs == 1:
+            last.hi = hi
+        else:
+            layer.parts.append(Part(layer, lo, hi, 1))
+        if mine:
+            holding.held[-1] = (layer, holding.held[-1][1], hi)
+        else:
+            holding.held.append((layer, lo, hi))
+
+    def _enqueue(self, part: Part) -> None:
+        self.free += part.hi - part.lo
+        self._queue[part] = None
+        self._dead = None
+
+    def _dequeue(self, part: Part) -> None:
+        self.free -= part.hi - part.lo
+        del self._queue[part]
+
+    def _evict(self, blocks: int) -> None:
+        while blocks:
+            part = next(iter(self._queue))
+            size = part.hi - part.lo
+            if size > blocks:
+                part.hi -= blocks
+                return
+            del self._queue[part]
+            if part is self._dead:
+                self._dead = None
+            if part.layer is not None:
+                self._drop(part.layer, part)
+            blocks -= size
+
+    def _drop(self, layer: Layer, part: Part) -> None:
+        layer.parts.remove(part)
+        family = layer.family
+        if not layer.parts:
+            family.layers.remove(layer)
+            if not family.layers and family.name is not None:
+                del self.families[family.name]
