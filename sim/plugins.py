@@ -14,7 +14,7 @@ import inspect
 import sys
 import traceback
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def load(spec: str, kind: str, classes: Mapping[str, Any], aliases: Mapping[str,
         name, _, preset = aliases[name].partition(",")
         pairs = _pairs(preset, spec, kind) | pairs
     if name not in classes:
-        raise InputError(_unknown(name, [*classes, *aliases], kind))
+        raise InputError(unknown(name, [*classes, *aliases], kind) + ", or your own as file.py:Class")
     return _make(classes[name], pairs, spec, kind)
 
 
@@ -68,10 +68,11 @@ def settings_of(thing: Any) -> dict[str, Any]:
     return {name: value for name, (value, default) in values.items() if value != default}
 
 
-def _unknown(name: str, known: list[str], kind: str) -> str:
+def unknown(name: str, known: Sequence[str], kind: str) -> str:
+    """The sentence for a name that is not among the known ones, with the nearest of them."""
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    return f"unknown {kind} {name!r}: {hint}known are {', '.join(known)}, or your own as file.py:Class"
+    return f"unknown {kind} {name!r}: {hint}known are {', '.join(known)}"
 
 
 def _pairs(text: str, spec: str, kind: str) -> dict[str, str]:

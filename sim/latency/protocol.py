@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
-
-Seconds = TypeVar("Seconds", float, NDArray[np.float64])
+from typing import Any, Protocol
 
 
 class Latency(Protocol):
@@ -40,15 +35,29 @@ class Latency(Protocol):
 
 
 def search_steps(latency: Latency, seconds: float, decode_requests: int, context_tokens: int) -> int:
-    """`Latency.steps_until` for any model: doubles ``k``, then halves the bracket."""
-    high = 1
-    while latency.advance(high, decode_requests, context_tokens) < seconds:
-        high *= 2
-    low = high // 2
+    """`Latency.steps_until` for any model whose steps do not get shorter as the context grows."""
+
+    def reached(k: int) -> bool:
+        return bool(latency.advance(k, decode_requests, context_tokens) >= seconds)
+
+    guess = 1
+    for _ in range(3):
+        # If all steps lasted as long as their mean over the last guess, this would be the answer.
+        mean_s = latency.advance(guess, decode_requests, context_tokens) / guess
+        guess = max(1, round(seconds / mean_s))
+    stride = 1
+    if reached(guess):
+        low, high = guess - stride, guess
+        while low > 0 and reached(low):
+            stride *= 2
+            low, high = low - stride, low
+        low = max(low, 0)
+    else:
+        low, high = guess, guess + stride
+        while not reached(high):
+            stride *= 2
+            low, high = high, high + stride
     while high - low > 1:
         middle = (low + high) // 2
-        if latency.advance(middle, decode_requests, context_tokens) < seconds:
-            low = middle
-        else:
-            high = middle
+        low, high = (low, middle) if reached(middle) else (middle, high)
     return high

@@ -1,0 +1,139 @@
+"""A step's time from measurements on a grid."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from sim.latency.protocol import search_steps
+from traces.errors import InputError
+
+AXES = ("prefill_tokens", "decode_requests", "context_tokens")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Linear interpolation between measured steps.
+
+    More work never makes a step shorter: where noise says so, the running maximum along each axis is
+    taken. Along each axis the time is constant below the first point, and goes on beyond the last one
+    with the slope of the last interval.
+
+    Attributes:
+        prefill_tokens: (P,) rising, tokens. decode_requests: (D,) rising. context_tokens: (C,) rising,
+            tokens of all decoding requests (`Latency`).
+        seconds: (P, D, C) nested sequences, each above 0.
+
+    Raises:
+        InputError: an axis does not rise, or the times are not of that shape or not above 0.
+    """
+
+    prefill_tokens: Sequence[float]
+    decode_requests: Sequence[float]
+    context_tokens: Sequence[float]
+    seconds: Sequence[Sequence[Sequence[float]]]
+
+    def __post_init__(self) -> None:
+        for name in AXES:
+            axis = np.asarray(getattr(self, name), np.float64)
+            if axis.ndim != 1 or not len(axis) or not (np.diff(axis) > 0).all():
+                raise InputError(f"latency table: {name} = {getattr(self, name)} must be rising numbers")
+        shape = tuple(len(getattr(self, name)) for name in AXES)
+        if self._seconds.shape != shape:
+            raise InputError(
+                f"latency table: seconds have the shape {self._seconds.shape}, the axes say {shape}"
+            )
+        if not (np.isfinite(self._seconds) & (self._seconds > 0)).all():
+            raise InputError("latency table: every time must be a finite number of seconds above 0")
+
+    @classmethod
+    def read(cls, path: str | Path) -> Table:
+        """From a CSV with the columns prefill_tokens, decode_requests, context_tokens and seconds.
+
+        Raises:
+            InputError: a column is missing, or a point of the grid is missing or given twice.
+        """
+        try:
+            rows = pl.read_csv(path)
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise InputError(f"latency table {path} cannot be read: {error}") from error
+        for name in (*AXES, "seconds"):
+            if name not in rows.columns:
+                raise InputError(
+                    f"latency table {path} has no column {name!r}; it has {', '.join(rows.columns)}"
+                )
+        axes = [rows[name].unique().sort() for name in AXES]
+        size = int(np.prod([len(axis) for axis in axes]))
+        points = rows.select(AXES).n_unique()
+        if points != len(rows) or size != len(rows):
+            raise InputError(
+                f"latency table {path} has {len(rows)} rows with {points} different points; "
+                f"its grid of {' x '.join(str(len(axis)) for axis in axes)} needs {size}, each once"
+            )
+        seconds = rows.sort(AXES)["seconds"].to_numpy().reshape([len(axis) for axis in axes])
+        prefill, requests, context = (axis.to_list() for axis in axes)
+        return cls(prefill, requests, context, seconds.tolist())
+
+    def step_time(self, prefill_tokens: Any, decode_requests: Any, context_tokens: Any) -> Any:
+        """Seconds of one step (`Latency.step_time`)."""
+        given = (prefill_tokens, decode_requests, context_tokens)
+        places = [_place(axis, np.asarray(at)) for axis, at in zip(self._axes, given, strict=True)]
+        total: Any = 0.0
+        for corner in itertools.product((0, 1), repeat=len(AXES)):
+            index: list[Any] = []
+            share: Any = 1.0
+            for (low, weight), axis, upper in zip(places, self._axes, corner, strict=True):
+                index.append(np.minimum(low + upper, len(axis) - 1))
+                share = share * (weight if upper else 1 - weight)
+            total = total + self._seconds[tuple(index)] * share
+        return total if total.ndim else float(total)
+
+    def advance(self, k: Any, decode_requests: Any, context_tokens: Any) -> Any:
+        """Seconds of ``k`` decode steps (`Latency.advance`): each straight piece in closed form."""
+        k, requests, context = (
+            np.asarray(values)[..., None] for values in (k, decode_requests, context_tokens)
+        )
+        knots = self._axes[2]
+        at_knots = np.asarray(self.step_time(0, requests, knots))
+        slope = np.diff(at_knots) / np.diff(knots)
+        # Constant below the first knot; the last piece has no end.
+        starts, ends = np.append(-np.inf, knots[:-1]), np.append(knots[:-1], np.inf)
+        slope = np.concatenate([np.zeros((*at_knots.shape[:-1], 1)), slope], axis=-1)
+        level = np.concatenate([at_knots[..., :1], at_knots[..., :-1] - slope[..., 1:] * knots[:-1]], axis=-1)
+        first = np.clip(np.ceil((starts - context) / requests), 0, k)
+        last = np.clip(np.ceil((ends - context) / requests), 0, k)
+        steps = last - first
+        pieces = steps * (level + slope * (context + 0.5 * requests * (first + last - 1)))
+        total = pieces.sum(axis=-1)
+        return total if total.ndim else float(total)
+
+    def steps_until(self, seconds: float, decode_requests: int, context_tokens: int) -> int:
+        """The least number of decode steps that last ``seconds`` (`Latency.steps_until`)."""
+        return search_steps(self, seconds, decode_requests, context_tokens)
+
+    @cached_property
+    def _axes(self) -> tuple[NDArray[np.float64], ...]:
+        return tuple(np.asarray(getattr(self, name), np.float64) for name in AXES)
+
+    @cached_property
+    def _seconds(self) -> NDArray[np.float64]:
+        seconds = np.asarray(self.seconds, np.float64)
+        for axis in range(seconds.ndim):
+            seconds = np.maximum.accumulate(seconds, axis=axis)
+        return seconds
+
+
+def _place(axis: NDArray[np.float64], at: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The point of the axis below ``at``, and how far it is from there to the next one (above 1: beyond)."""
+    if len(axis) == 1:
+        return np.zeros(at.shape, np.int64), np.zeros(at.shape)
+    low = np.clip(np.searchsorted(axis, at, side="right") - 1, 0, len(axis) - 2)
+    return low, np.maximum((at - axis[low]) / (axis[low + 1] - axis[low]), 0.0)
