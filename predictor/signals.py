@@ -265,7 +265,7 @@ def _forward_and_reduce(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> Any:
     tap = _TAP.get()
-    module.config = tap.config
+    module.config = tap.config  # the flash kernels look their own name up in it
     if options.get("s_aux") is not None or options.get("position_bias") is not None:
         raise InputError(f"{type(module).__name__} adds sinks or a bias to its attention: not supported here")
     tap.window = options.get("sliding_window")
