@@ -13,12 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
+from experiments.labels import labels
 from experiments.stats import Interval
-from experiments.style import colours, dashes, label, new_figure
+from experiments.style import colours, dashes, new_figure
 
 Floats = NDArray[np.float64]
 CURVE_POINTS = 400
-TIME_POINTS = 600
+TIME_BINS = 100
 # Below this many points a cloud of dots shows each; above it, dots hide how many there are.
 DOTS = 400
 # From this ratio on, a linear axis shows nothing but its largest value.
@@ -47,12 +48,12 @@ def jct_cdf(jct_s: Mapping[str, Floats]) -> Figure:
         jct_s: policy -> (n,) seconds, all replications together.
     """
     figure, (axes,) = new_figure()
-    tint, dash = colours(list(jct_s)), dashes(list(jct_s))
+    tint, dash, called = colours(list(jct_s)), dashes(list(jct_s)), labels(list(jct_s))
     levels = np.linspace(0, 1, CURVE_POINTS)
     for policy, values in jct_s.items():
         if len(values):
             points = np.quantile(values, levels)
-            axes.plot(points, levels, label=label(policy), color=tint[policy], linestyle=dash[policy])
+            axes.plot(points, levels, label=called[policy], color=tint[policy], linestyle=dash[policy])
     positive = np.concatenate(list(jct_s.values())) if jct_s else np.empty(0)
     if len(positive) and positive.min() > 0 and positive.max() / positive.min() >= LOG_FROM:
         _log_axis(axes, "x", float(positive.min()), float(positive.max()))
@@ -70,7 +71,7 @@ def bars(panels: list[Bars]) -> Figure:
     figure, all_axes = new_figure(
         len(panels), width=1.0 if len(panels) < 3 else 1.5, height=height, sharey=True
     )
-    tint = colours(policies)
+    tint, called = colours(policies), labels(policies)
     places = np.arange(len(policies))[::-1]
     for axes, panel in zip(all_axes, panels, strict=True):
         means = np.array([panel.values[policy].mean for policy in policies])
@@ -93,7 +94,7 @@ def bars(panels: list[Bars]) -> Figure:
             axes.text(np.nan_to_num(mean) + half + 0.03 * top, place, text, va="center", fontsize=7)
         axes.set_xlim(0, 1.3 * top)
         axes.set_xlabel(f"{panel.title}\n({panel.better} is better)")
-        axes.set_yticks(places, [label(policy).replace(" (", "\n(") for policy in policies])
+        axes.set_yticks(places, [called[policy].replace(" (", "\n(") for policy in policies])
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
         axes.locator_params(axis="x", nbins=4)
@@ -147,40 +148,58 @@ def predicted_against_true(
             cloud.set_norm(norm)
         key = figure.colorbar(clouds[-1], ax=list(all_axes), label="requests in a cell", shrink=0.8)
         key.outline.set_visible(False)
+        key.formatter = FuncFormatter(lambda value, _: f"{value:g}")
+        key.ax.yaxis.set_minor_formatter(NullFormatter())
     return figure
 
 
 def queue_length(arrival_s: Mapping[str, Floats], scheduled_s: Mapping[str, Floats]) -> Figure:
-    """Requests that have arrived and not yet been scheduled, over time, per policy.
+    """Requests that have arrived and not yet been scheduled, averaged over stretches of time, per policy.
 
     Args:
         arrival_s, scheduled_s: policy -> (n,) seconds of one run; nan where never scheduled.
     """
     figure, (axes,) = new_figure()
     policies = list(arrival_s)
-    tint = colours(policies)
+    tint, called = colours(policies), labels(policies)
     last = [np.nanmax(np.concatenate([arrival_s[p], scheduled_s[p]]), initial=0.0) for p in policies]
-    grid = np.linspace(0, max([*last, 1e-9]), TIME_POINTS)
-    peak = 0
+    edges = np.linspace(0, max([*last, 1e-9]), TIME_BINS + 1)
+    peak = 0.0
     for policy in policies:
-        served = np.sort(scheduled_s[policy][np.isfinite(scheduled_s[policy])])
-        arrived = np.searchsorted(np.sort(arrival_s[policy]), grid, side="right")
-        waiting = arrived - np.searchsorted(served, grid, side="right")
-        peak = max(peak, int(waiting.max()))
+        waiting = mean_waiting(arrival_s[policy], scheduled_s[policy], edges)
+        peak = max(peak, float(waiting.max()))
         # Solid: dashes are lost in a jagged line.
-        axes.step(grid, waiting, where="post", label=label(policy), color=tint[policy], linewidth=0.9)
+        axes.stairs(waiting, edges, baseline=None, label=called[policy], color=tint[policy], linewidth=1.0)
     axes.set_xlabel("time (s)")
     axes.set_ylabel("requests waiting")
-    axes.set_xlim(0, grid[-1])
+    axes.set_xlim(0, edges[-1])
     axes.set_ylim(0, max(1.0, peak * 1.05))
     _legend(figure, policies)
     return figure
 
 
+def mean_waiting(arrival_s: Floats, scheduled_s: Floats, edges: Floats) -> Floats:
+    """Time average of the requests waiting within each bin, (bins,), exact."""
+
+    def integral(times: Floats) -> Floats:
+        """Of how many have happened, from time 0 to each edge."""
+        happened = np.sort(times[np.isfinite(times)])
+        count = np.searchsorted(happened, edges, side="right")
+        summed: Floats = np.concatenate([[0.0], np.cumsum(happened)])[count]
+        return count * edges - summed
+
+    area: Floats = np.diff(integral(arrival_s) - integral(scheduled_s))
+    # The difference of two long sums may fall a rounding error below 0.
+    return np.maximum(area / np.diff(edges), 0.0)
+
+
 def _legend(figure: Figure, policies: list[str]) -> None:
-    """Above the axes, where it hides no line."""
-    longest = max((len(label(policy)) for policy in policies), default=1)
-    figure.legend(loc="outside upper center", ncols=max(1, min(len(policies), 44 // (longest + 6))))
+    """Above the axes, where it hides no line; the figure grows by the rows that it takes."""
+    longest = max((len(text) for text in labels(policies).values()), default=1)
+    across = max(1, min(len(policies), 62 // (longest + 6)))
+    figure.legend(loc="outside upper center", ncols=across)
+    rows = -(-len(policies) // across)
+    figure.set_figheight(figure.get_figheight() + 0.13 * (rows - 1))
 
 
 def _log_axis(axes: Axes, which: str, low: float, high: float) -> None:

@@ -59,24 +59,25 @@ def fingerprints(paths: Sequence[str]) -> list[dict[str, Any]]:
     return found
 
 
-def check_same(found: list[dict[str, Any]], expected: list[dict[str, Any]], summary: Path | None) -> None:
+def check_same(found: list[dict[str, Any]], summary: Path) -> None:
     """See that a rerun reads what the first run read.
 
     Raises:
         InputError: a file has changed.
     """
-    for now, then in zip(found, expected, strict=True):
-        if now["sha256"] != then["sha256"]:
+    expected = {entry["path"]: entry["sha256"] for entry in read_summary(summary)["inputs"]}
+    for entry in found:
+        if expected.get(entry["path"]) != entry["sha256"]:
             raise InputError(
-                f"{now['path']} is not the file that {summary} was made from; its content differs"
+                f"{entry['path']} is not the file that {summary} was made from; its content differs"
             )
 
 
-def read_options(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The options and the inputs of a comparison, from its summary.
+def read_summary(path: Path) -> dict[str, Any]:
+    """A summary of this version, with the options and inputs that a rerun needs.
 
     Raises:
-        InputError: the file is missing, or is no summary of this version.
+        InputError: the file is missing, or is no such summary.
     """
     try:
         summary = json.loads(path.read_bytes())
@@ -86,10 +87,9 @@ def read_options(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         raise InputError(f"{path} is not readable as JSON: {error}") from error
     if not isinstance(summary, dict) or summary.get("schema_version") != SCHEMA_VERSION:
         raise InputError(f"{path} is no summary.json of estp compare, version {SCHEMA_VERSION}")
-    options, inputs = summary.get("options"), summary.get("inputs")
-    if not isinstance(options, dict) or not isinstance(inputs, list):
+    if not isinstance(summary.get("options"), dict) or not isinstance(summary.get("inputs"), list):
         raise InputError(f"{path} lacks the options it was made with, so it cannot be run again")
-    return options, inputs
+    return summary
 
 
 def write(
@@ -205,7 +205,7 @@ def _write_plots(comparison: Comparison, folder: Path) -> None:
         panels = [panel("mean JCT (s)", "mean_jct_s"), panel("p99 JCT (s)", "p99_jct_s")]
         save_figure(plots.bars(panels), folder, "jct")
         panels = [
-            panel("padding ratio (padded / real tokens)", "padding_ratio"),
+            panel("padding ratio", "padding_ratio"),
             panel("throughput (tokens/s)", "output_throughput"),
         ]
         save_figure(plots.bars(panels), folder, "padding_throughput")

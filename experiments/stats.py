@@ -18,6 +18,7 @@ CONFIDENCE = 0.95
 # Few batches keep them long against the queue's memory, which is what their independence rests on.
 BATCHES = 10
 MIN_BATCH = 20
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,11 @@ def t_interval(
     mean = float(np.mean(sample))
     if n < 2:
         return Interval(mean, math.nan, "none", n)
-    half = t_quantile(0.5 + confidence / 2, n - 1) * float(np.std(sample, ddof=1)) / math.sqrt(n)
+    spread = float(np.std(sample, ddof=1))
+    # Equal values that were summed in another order differ in their last bits; that is no spread.
+    if spread <= ROUNDING * float(np.max(np.abs(sample))):
+        spread = 0.0
+    half = t_quantile(0.5 + confidence / 2, n - 1) * spread / math.sqrt(n)
     return Interval(mean, half, method, n)
 
 
@@ -72,7 +77,11 @@ def paired_interval(values: ArrayLike, baseline: ArrayLike, method: Method = "re
 
     With common random numbers the pairs share their arrivals and lengths, and most noise cancels.
     """
-    return t_interval(np.asarray(values, np.float64) - np.asarray(baseline, np.float64), method)
+    first, second = np.asarray(values, np.float64), np.asarray(baseline, np.float64)
+    gaps = first - second
+    # As above, and a difference of rounding errors is none.
+    gaps[np.abs(gaps) <= ROUNDING * np.abs(first)] = 0.0
+    return t_interval(gaps, method)
 
 
 def batch_values(

@@ -12,6 +12,7 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from experiments.labels import label
 from traces.files import atomic_path
 
 COLUMN_WIDTH_IN = 3.5
@@ -42,7 +43,8 @@ POLICY_COLOURS = {
     "mean": PURPLE,
     "last": VERMILION,
 }
-OTHER_COLOURS = (VERMILION, PURPLE, SKY, BLACK)
+# From Tol's muted scheme, for policies that people bring.
+OTHER_COLOURS = ("#882255", "#44AA99", "#332288", "#999933", "#CC6677")
 DASHES: tuple[Any, ...] = (
     "-",
     (0, (5, 1.5)),
@@ -95,31 +97,29 @@ def new_figure(
     """A figure of ``columns`` axes side by side; ``width`` and ``height`` scale column-width size."""
     figure = Figure(figsize=(COLUMN_WIDTH_IN * width, HEIGHT_IN * height))
     FigureCanvasAgg(figure)
+    # The last tick of one panel and the first of the next must not meet.
+    figure.get_layout_engine().set(wspace=0.08)  # type: ignore[union-attr, call-arg]
     return figure, figure.subplots(1, columns, squeeze=False, **subplots)[0]
 
 
 def colours(names: Sequence[str]) -> dict[str, str]:
-    """A colour for each policy or predictor: its own where it has one, else one by its name."""
+    """A colour for each policy or predictor: its own where it has one, else one by its name.
+
+    Two strangers whose names lead to one colour get two while there are some left.
+    """
     chosen: dict[str, str] = {}
     for name in sorted(names):
         known = POLICY_COLOURS.get(label(name).split(" ")[0].lower())
-        # By the name and not by the place in the list, so that another selection changes nothing.
-        chosen[name] = known or OTHER_COLOURS[zlib.crc32(name.encode()) % len(OTHER_COLOURS)]
+        start = zlib.crc32(name.encode()) % len(OTHER_COLOURS)
+        turns = [*OTHER_COLOURS[start:], *OTHER_COLOURS[:start]]
+        free = [colour for colour in turns if colour not in chosen.values()]
+        chosen[name] = known or (free or turns)[0]
     return chosen
 
 
 def dashes(names: Sequence[str]) -> dict[str, Any]:
     """A line style for each name, so that lines differ in print and where two share a colour."""
     return {name: DASHES[i % len(DASHES)] for i, name in enumerate(names)}
-
-
-def label(policy: str) -> str:
-    """What a plot calls a policy: ``a/mine.py:Mine,w=1`` is ``Mine (w=1)``, shortest by p is ``p``."""
-    name, *settings = policy.split(",")
-    name = name.rsplit(":", 1)[-1]
-    if name == "shortest" and settings and settings[0].startswith("predictor="):
-        name = settings.pop(0).removeprefix("predictor=")
-    return f"{name} ({', '.join(settings)})" if settings else name
 
 
 def save_figure(figure: Figure, folder: Path, stem: str) -> list[Path]:

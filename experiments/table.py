@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from experiments.compare import Comparison
+from experiments.labels import labels
 from experiments.stats import Interval
 
 TITLES = {
@@ -36,12 +37,13 @@ def table_metrics(comparison: Comparison) -> list[str]:
 def render(comparison: Comparison) -> str:
     """Policies by row, metrics by column, the best marked ``*`` and what is within noise of it ``~``."""
     policies, metrics = comparison.setup.policies, table_metrics(comparison)
+    called = labels(policies)
     rows = [["policy", *(TITLES[metric] for metric in metrics)]]
     marked: dict[str, tuple[str, list[str], bool]] = {}
     for metric in metrics:
         marked[metric] = judge(comparison, metric)
     for policy in policies:
-        cells = [policy]
+        cells = [called[policy]]
         for metric in metrics:
             best, within, known = marked[metric]
             mark = BEST if policy == best else NOISE if policy in within and known else " "
@@ -84,7 +86,10 @@ def _notes(comparison: Comparison, marked: dict[str, tuple[str, list[str], bool]
     known = any(best and sure for best, _, sure in marked.values())
     notes = [""]
     if seeds > 1:
-        notes.append(f"± is a 95% t interval over {seeds} replications, the same requests for every policy.")
+        drawn = "their order" if comparison.setup.arrivals.kind == "burst" else "their arrivals and order"
+        whole = comparison.setup.num_requests is None
+        what = f"the same requests, {drawn} drawn anew" if whole else f"other requests, {drawn} drawn anew"
+        notes.append(f"± is a 95% t interval over {seeds} replications ({what}; alike for all policies).")
     elif known:
         notes.append(
             "± is a 95% interval by batch means of one recorded run: too narrow where the queue's memory "
@@ -106,5 +111,7 @@ def _notes(comparison: Comparison, marked: dict[str, tuple[str, list[str], bool]
         notes.append(f"Not known from one run whether a difference in {names} is noise.")
     best, within, sure = marked["mean_jct_s"]
     if within and sure:
-        notes.append(f"Mean JCT: {', '.join(within)} within noise of {best}.")
+        called = labels(comparison.setup.policies)
+        names = ", ".join(called[policy] for policy in within)
+        notes.append(f"Mean JCT: {names} within noise of {called[best]}.")
     return notes
