@@ -47,11 +47,13 @@ class Table:
             if axis.ndim != 1 or not len(axis) or not (np.diff(axis) > 0).all():
                 raise InputError(f"latency table: {name} = {getattr(self, name)} must be rising numbers")
         shape = tuple(len(getattr(self, name)) for name in AXES)
-        if self._seconds.shape != shape:
-            raise InputError(
-                f"latency table: seconds have the shape {self._seconds.shape}, the axes say {shape}"
-            )
-        if not (np.isfinite(self._seconds) & (self._seconds > 0)).all():
+        try:
+            seconds = np.asarray(self.seconds, np.float64)
+        except ValueError as error:
+            raise InputError(f"latency table: seconds must be {shape} numbers: {error}") from error
+        if seconds.shape != shape:
+            raise InputError(f"latency table: seconds have the shape {seconds.shape}, the axes say {shape}")
+        if not (np.isfinite(seconds) & (seconds > 0)).all():
             raise InputError("latency table: every time must be a finite number of seconds above 0")
 
     @classmethod
