@@ -75,6 +75,26 @@ def unknown(name: str, known: Sequence[str], kind: str) -> str:
     return f"unknown {kind} {name!r}: {hint}known are {', '.join(known)}"
 
 
+def defined_at(thing: Any) -> str:
+    """``file:line`` of a callable object's code."""
+    code = _code(thing)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else type(thing).__name__
+
+
+def raised_at(error: Exception, thing: Any) -> str:
+    """``file:line`` of the last line that ran in the callable's own file when it raised, or of all lines."""
+    frames = traceback.extract_tb(error.__traceback__)
+    code = _code(thing)
+    own = [frame for frame in frames if code and frame.filename == code.co_filename]
+    last = (own or frames)[-1]
+    return f"{last.filename}:{last.lineno}"
+
+
+def _code(thing: Any) -> Any:
+    call = thing if inspect.isfunction(thing) else type(thing).__call__
+    return getattr(call, "__code__", None)
+
+
 def _pairs(text: str, spec: str, kind: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for part in text.split(",") if text else []:
@@ -122,11 +142,11 @@ def _make(made_by: Any, pairs: dict[str, str], spec: str, kind: str) -> Any:
 def _convert(text: str, wanted: Any, where: str) -> Any:
     """``text`` as the annotated type, the first that fits of a union; unannotated: a number, else text."""
     options = typing.get_args(wanted) or (wanted,) if wanted not in (None, Any) else (int, float, str)
+    if type(None) in options and text.lower() == "none":
+        return None
     for option in options:
         if option is bool and text.lower() in ("true", "false"):
             return text.lower() == "true"
-        if option is type(None) and text.lower() == "none":
-            return None
         if option in (int, float):
             try:
                 return option(text)

@@ -176,7 +176,7 @@ class Requests:
         known = ", ".join(sorted(self._tables)) or "none were given"
         return InputError(
             f"no estimates by predictor {predictor!r} for any of the {len(self)} requests (first: "
-            f"{self.id[0]!r}); estimates there are: {known}"
+            f"{self[0].id!r}); estimates there are: {known}"
         )
 
 
@@ -199,8 +199,9 @@ class Request:
         return f"Request(id={self.id!r}, arrival_s={self.arrival_s:g}, prompt_tokens={self.prompt_tokens})"
 
     @property
-    def id(self) -> Any:
-        return self._all.id[self.number]
+    def id(self) -> int | str:
+        value: int | str = self._all.id[self.number : self.number + 1].tolist()[0]
+        return value
 
     @property
     def arrival_s(self) -> float:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from simpy.events import URGENT, Event
 
+from sim.plugins import raised_at
 from sim.replica import INFINITY, Clock, Load, Replica, Router, Run
 from sim.request import Request, Requests
 from traces.errors import InputError
@@ -157,10 +158,25 @@ def _arrivals(
             yield clock.at(run.ready_s[number], URGENT)
         run.next_dispatch_s = next_s
         request = run.requests[number]
-        chosen: Any = router(request, loads, clock.now, rng)
-        if not isinstance(chosen, int | np.integer) or not 0 <= chosen < len(servers):
-            raise InputError(
-                f"router {name} returned {chosen!r} for request {request.id!r}; "
-                f"it must return a replica's number, 0 to {len(servers) - 1}"
-            )
-        servers[int(chosen)].deliver(number)
+        chosen = _choose(router, name, request, loads, clock.now, rng)
+        servers[chosen].deliver(number)
+
+
+def _choose(
+    router: Router, name: str, request: Request, loads: list[Load], now_s: float, rng: np.random.Generator
+) -> int:
+    try:
+        chosen: Any = router(request, loads, now_s, rng)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"router {name} raised {type(error).__name__} at {raised_at(error, router)} "
+            f"for request {request.id!r}: {error}"
+        ) from error
+    if not isinstance(chosen, int | np.integer) or not 0 <= chosen < len(loads):
+        raise InputError(
+            f"router {name} returned {chosen!r} for request {request.id!r}; "
+            f"it must return a replica's number, 0 to {len(loads) - 1}"
+        )
+    return int(chosen)

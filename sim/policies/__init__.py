@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import numbers
-import traceback
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
 
+from sim.plugins import defined_at, raised_at
 from sim.policies.arrival import FCFS, Random
 from sim.policies.shortest import Longest, Shortest
 from sim.request import ORACLE, Request, Requests
@@ -75,15 +74,14 @@ class Order:
         except InputError:
             raise
         except Exception as error:
-            where = _deepest(error.__traceback__, self.policy)
             raise InputError(
-                f"policy {self.name} raised {type(error).__name__} at {where} "
+                f"policy {self.name} raised {type(error).__name__} at {raised_at(error, self.policy)} "
                 f"for request {request.id!r}: {error}"
             ) from error
         if not isinstance(value, numbers.Real) or math.isnan(value):
             raise InputError(
                 f"policy {self.name} returned {value!r} for request {request.id!r}; it must return a number "
-                f"({_defined(self.policy)})"
+                f"({defined_at(self.policy)})"
             )
         return float(value)
 
@@ -104,22 +102,3 @@ def reads_truth(policy: Any) -> bool:
     return ours and (
         getattr(policy, "predictor", None) == ORACLE or reads_truth(getattr(policy, "inner", None))
     )
-
-
-def _code(policy: Any) -> Any:
-    call = policy if hasattr(policy, "__code__") else type(policy).__call__
-    return getattr(call, "__code__", None)
-
-
-def _defined(policy: Any) -> str:
-    code = _code(policy)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code else type(policy).__name__
-
-
-def _deepest(trace: TracebackType | None, policy: Any) -> str:
-    """The last line of the policy's own file that was running, or the last line of all."""
-    frames = traceback.extract_tb(trace)
-    code = _code(policy)
-    own = [frame for frame in frames if code and frame.filename == code.co_filename]
-    frame = (own or frames)[-1]
-    return f"{frame.filename}:{frame.lineno}"

@@ -1,0 +1,125 @@
+"""Routers choose as their definitions say, and the arrival process hands over what a plan would."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim import Affine, StaticBatching, simulate
+from traces.errors import InputError
+from traces.estimates import Estimates
+from traces.schema import Trace
+
+ONE = StaticBatching(batch_size=1)
+
+
+def made(arrival_s, output_tokens, **columns):
+    n = len(arrival_s)
+    return Trace(
+        np.arange(n), np.array(arrival_s, float), np.ones(n, int), np.array(output_tokens), **columns
+    )
+
+
+def routed(trace, router, replicas=2, **options):
+    run = simulate(trace, "fcfs", ONE, Affine(1.0), replicas, router=router, **options)
+    return run.records["replica"].to_list()
+
+
+def test_round_robin():
+    assert routed(made([0] * 5, [1] * 5), "round_robin", 3) == [0, 1, 2, 0, 1]
+
+
+def test_join_shortest_queue_by_hand():
+    # Replica 0 works on request 0 until 9; replica 1 is empty again at 1 and at 3.
+    trace = made([0, 0, 2, 2.5, 10.5], [9, 1, 1, 1, 1])
+    assert routed(trace, "join_shortest_queue") == [0, 1, 1, 0, 0]
+
+
+def test_least_predicted_work_by_hand():
+    # 10 | 2, then 2 + 3 and 5 + 4 stay below 10; the next goes where 9 < 10, and then 10 < 12.
+    trace = made([0] * 6, [1] * 6)
+    estimates = {"estp": Estimates("estp", np.arange(6), np.array([10.0, 2, 3, 4, 3, 1]))}
+    router = "least_predicted_work,predictor=estp"
+    assert routed(trace, router, estimates=estimates) == [0, 1, 1, 1, 1, 0]
+    assert routed(trace, "least_predicted_work,predictor=oracle") == [0, 1, 0, 1, 0, 1]
+
+
+def test_finished_work_counts_no_more():
+    trace = made([0, 0, 8], [6, 3, 5])
+    # At 8 both are idle, so the first replica is taken.
+    assert routed(trace, "least_predicted_work,predictor=oracle") == [0, 1, 0]
+
+
+def test_sessions_stay_together():
+    session = np.random.default_rng(0).integers(-1, 40, 400)
+    trace = made(np.arange(400), [1] * 400, session_id=session)
+    chosen = np.array(routed(trace, "session_affinity", 4))
+    for one in range(40):
+        assert len(set(chosen[session == one])) == 1
+    assert set(chosen) == {0, 1, 2, 3}
+    alone = chosen[session == -1]
+    assert alone.tolist() == [i % 4 for i in range(len(alone))]
+    with pytest.raises(InputError, match="no column 'session_id'"):
+        routed(made([0], [1]), "session_affinity")
+
+
+def test_power_of_two_takes_the_shorter_of_two():
+    # Of two replicas both are drawn, so it is join-shortest-queue up to ties.
+    trace = made([0, 0.5, 1, 1.5, 2], [1] * 5)
+    rng = np.random.default_rng(0)
+    many = made(np.cumsum(rng.exponential(1 / 7, 4000)), rng.geometric(1.0, 4000))
+    waits = {
+        router: simulate(many, "fcfs", ONE, Affine(1.0), 8, router=router).metrics["mean_queueing_s"]
+        for router in ("random", "power_of_two", "join_shortest_queue")
+    }
+    assert waits["join_shortest_queue"] < waits["power_of_two"] < 0.6 * waits["random"]
+    assert set(routed(trace, "power_of_two")) == {0, 1}
+
+
+def test_a_router_that_returns_no_replica():
+    for value in (2, -1, 0.5, None):
+        with pytest.raises(InputError, match="for request 0; it must return a replica's number, 0 to 1"):
+            routed(made([0], [1]), lambda request, loads, now_s, rng, value=value: value)
+
+
+def test_a_router_that_raises():
+    with pytest.raises(InputError, match=r"ZeroDivisionError at .*test_routers\.py:\d+ for request 0"):
+        routed(made([0], [1]), lambda request, loads, now_s, rng: 1 // loads[0].unfinished)
+
+
+def test_a_router_from_a_file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "class Long:\n"
+        "    def __call__(self, request, loads, now_s, rng):\n"
+        "        return int(request.prompt_tokens > 5) and loads[-1].number\n"
+    )
+    trace = Trace(np.arange(3), np.zeros(3), np.array([9, 1, 6]), np.array([1, 1, 1]))
+    run = simulate(trace, "fcfs", ONE, Affine(1.0), 3, router=f"{path}:Long")
+    assert run.records["replica"].to_list() == [2, 0, 2]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(1, 6)), min_size=1, max_size=15).map(sorted),
+    st.integers(2, 3),
+    st.sampled_from([0.0, 0.5, 3.0]),
+    st.sampled_from(["fcfs", "sjf"]),
+    st.sampled_from([None, 7.0]),
+)
+def test_handing_over_at_arrival_equals_a_plan(rows, replicas, timeout, policy, horizon_s):
+    trace = made(*zip(*rows, strict=True))
+    batching = StaticBatching(2, timeout)
+
+    def in_turn(request, loads, now_s, rng):
+        return request.number % len(loads)
+
+    runs = [
+        simulate(
+            trace, policy, batching, Affine(0.5, 0, 0.25), replicas, router=router, horizon_s=horizon_s
+        ).records
+        for router in ("round_robin", in_turn)
+    ]
+    times = ["status", "first_scheduled_s", "first_token_s", "completion_s"]
+    assert runs[0].select(times).equals(runs[1].select(times))
