@@ -81,7 +81,9 @@ class Arrivals:
                 )
             kept = trace if n == len(trace) else trace.take(np.arange(n))
             # Only a real change is computed, so that recorded times stay as they are to the last bit.
-            return kept if self.time_scale == 1.0 else kept.replace(arrival_s=kept.arrival_s * self.time_scale)
+            return (
+                kept if self.time_scale == 1.0 else kept.replace(arrival_s=kept.arrival_s * self.time_scale)
+            )
         rows = rng.permutation(len(trace))[:n]
         shuffled = trace.replace(arrival_s=np.zeros(len(trace))).take(rows)
         return shuffled.replace(arrival_s=self._draw(n, rng))

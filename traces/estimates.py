@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from traces.errors import InputError
 from traces.parquet import read_table, write_table
-from traces.schema import Array, Trace, id_array
+from traces.schema import Array, Trace, id_array, shown_id
 
 QUANTILES = {0.05: "q05", 0.1: "q10", 0.25: "q25", 0.5: "q50", 0.75: "q75", 0.9: "q90", 0.95: "q95"}
 # Estimates come from float32 heads, whose sums over the bins are off by about 1e-6.
@@ -66,7 +66,7 @@ class Estimates:
             values, counts = np.unique(ids, return_counts=True)
             raise InputError(
                 f"predictor {self.predictor!r} has {counts.max()} estimates for request "
-                f"{values[np.argmax(counts)]!r}; one a request is needed"
+                f"{shown_id(values, int(np.argmax(counts)))}; one a request is needed"
             )
         self._check_bins()
 
@@ -128,8 +128,8 @@ class Estimates:
         if bad.any():
             row = int(np.argmax(bad))
             raise InputError(
-                f"predictor {self.predictor!r}, request {self.request_id[row]!r}: {name} is {column[row]}; "
-                "it must be finite"
+                f"predictor {self.predictor!r}, request {shown_id(self.request_id, row)}: "
+                f"{name} is {column[row]}; it must be finite"
             )
         return column
 
@@ -156,8 +156,8 @@ class Estimates:
         if bad.any():
             row = int(np.argmax(bad))
             raise InputError(
-                f"predictor {self.predictor!r}, request {self.request_id[row]!r}: probabilities are not "
-                f"a distribution (sum {table[row].sum():g}, smallest {table[row].min():g})"
+                f"predictor {self.predictor!r}, request {shown_id(self.request_id, row)}: "
+                f"probabilities are no distribution (sum {table[row].sum():g}, smallest {table[row].min():g})"
             )
 
 

@@ -155,6 +155,11 @@ def id_array(ids: ArrayLike | Sequence[Any]) -> Array:
     raise InputError(f"request ids are all whole numbers or all strings, but one is {found!r}")
 
 
+def shown_id(ids: Array, row: int) -> str:
+    """An id as the user wrote it: ``7``, ``'a'``, and not ``np.int64(7)``."""
+    return repr(ids[row : row + 1].tolist()[0])
+
+
 def object_array(values: Any) -> Array:
     """A one-dimensional object array, whatever the values are (nested sequences stay single objects)."""
     listed = list(values)
@@ -169,7 +174,7 @@ def _plain(column: Any) -> Array:
 
 
 def _where(ids: Array, row: int) -> str:
-    return f"request {ids[row]!r} (row {row})" if row < len(ids) else f"row {row}"
+    return f"request {shown_id(ids, row)} (row {row})" if row < len(ids) else f"row {row}"
 
 
 def _check_length(name: str, column: Array | None, n: int) -> None:
