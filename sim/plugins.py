@@ -56,7 +56,10 @@ def spec_of(thing: Any, classes: Mapping[str, Any]) -> str:
         name = names[cls]
     else:
         named = thing if inspect.isfunction(thing) else cls
-        name = f"{inspect.getfile(named)}:{named.__qualname__}"
+        try:
+            name = f"{inspect.getfile(named)}:{named.__qualname__}"
+        except (OSError, TypeError):  # made at a prompt, so there is no file to make it again from
+            name = named.__qualname__
     return ",".join([name, *(f"{key}={value}" for key, value in settings_of(thing).items())])
 
 

@@ -93,11 +93,8 @@ class Requests:
         self._optional = {
             name: values[rows] for name in OPTIONAL if (values := getattr(trace, name)) is not None
         }
-        # Estimates join by id; a trace without its lengths is kept for that, so that none can leak.
-        self._nameplate = Trace(
-            trace.request_id, trace.arrival_s, trace.prompt_tokens, np.ones(len(rows), np.int32)
-        )
-        self._rows = rows
+        # Estimates join by these. The trace itself is not kept, so that no length can leak.
+        self._ids, self._rows = trace.request_id, rows
         self._tables = dict(estimates or {})
         self._columns: dict[str, Estimate] = {}
         self._seed = seed
@@ -123,7 +120,7 @@ class Requests:
             everything = Estimate(
                 predictor, table.mean, table.quantiles, table.probabilities, table.bin_edges
             )
-            self._columns[predictor] = everything.take(table.align(self._nameplate)[self._rows])
+            self._columns[predictor] = everything.take(table.align(self._lengthless())[self._rows])
         return self._columns[predictor]
 
     def reveal(self, output_tokens: NDArray[np.int32]) -> None:
@@ -169,6 +166,12 @@ class Requests:
         if name not in self._optional:
             raise InputError(f"the trace has no column {name!r}, which a policy or router asks for")
         return self._optional[name]
+
+    def _lengthless(self) -> Trace:
+        """The trace by its ids alone, in its own order."""
+        n = len(self._ids)
+        ones = np.ones(n, np.int32)
+        return Trace(self._ids, np.zeros(n), ones, ones)
 
     def _unknown_predictor(self, predictor: str) -> InputError:
         if predictor == ORACLE:

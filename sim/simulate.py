@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from sim import routers
 from sim.forming import FORMS
 from sim.latency import LATENCIES, Latency
-from sim.metrics import Totals, measure, parse_goodput, vllm_result
+from sim.metrics import measure, parse_goodput, vllm_result
 from sim.plugins import load, spec_of
 from sim.policies import ALIASES, POLICIES, Order, Policy, reads_truth
-from sim.replica import INFINITY, Batching, Clock, Records, Replica, Router, Run
+from sim.records import table, total
+from sim.replica import INFINITY, Batching, Clock, Records, Router, Run
 from sim.request import Requests
 from sim.static import StaticBatching
 from traces.errors import InputError
@@ -137,8 +138,8 @@ def simulate(
     left = len(trace) - sum(len(server.finished) for server in servers)
     assert horizon_s is not None or not left, f"{left} requests neither left nor can be waited for"
 
-    records = _table(trace, number_to_row, run, servers, batching)
-    totals, gaps = _totals(servers, batching, run), run.records.gaps
+    records = table(trace, number_to_row, run, servers, batching)
+    totals, gaps = total(servers, batching, run), run.records.gaps
     metrics = measure(records, totals, goodput=bounds, starvation_s=starvation_s, partial=partial, gaps=gaps)
     facts = {
         "predictors_read": sorted(run.requests.predictors_read),
@@ -197,7 +198,9 @@ def _check(trace: Trace, latency: Any, settings: dict[str, Any]) -> None:
             "no latency model is given: pass latency=Affine(a=..., b=..., c=..., d=...) in seconds, "
             "or latency=Roofline(model='llama-3.1-8b', device='h100')"
         )
-    replicas, horizon_s = settings["replicas"], settings["horizon_s"]
+    replicas, horizon_s, seed = settings["replicas"], settings["horizon_s"], settings["seed"]
+    if not isinstance(seed, int) or seed < 0:
+        raise InputError(f"seed = {seed!r} must be a whole number, at least 0")
     if not isinstance(replicas, int) or replicas < 1:
         raise InputError(f"replicas = {replicas!r} must be a whole number, at least 1")
     if horizon_s is not None and not (math.isfinite(horizon_s) and horizon_s > 0):
@@ -253,56 +256,6 @@ def _prepare(
         ready_s = ready_s + settings["estimate_cost_s"] + per_token_s * requests.prompt_tokens
     run.ready_s = ready_s.tolist()
     return run
-
-
-def _table(
-    trace: Trace, number_to_row: NDArray[np.int64], run: Run, servers: list[Replica], batching: Batching
-) -> pl.DataFrame:
-    """Records in the order of the trace, without what lies at or beyond the horizon."""
-    n = len(trace)
-    row_to_number = np.empty(n, np.int64)
-    row_to_number[number_to_row] = np.arange(n)
-    replica = np.full(n, -1)
-    for server in servers:
-        replica[server.assigned] = server.number
-    times = {}
-    for name in ("first_scheduled_s", "first_token_s", "completion_s"):
-        seconds = np.array(getattr(run.records, name), np.float64)
-        seconds[seconds >= run.horizon_s] = math.nan
-        times[name] = seconds[row_to_number]
-    status = np.where(np.isnan(times["completion_s"]), 2, 0)
-    status[number_to_row[run.records.rejected]] = 1
-    names = pl.Series(["completed", "rejected", "unfinished"])
-    alone_s = batching.alone_s(
-        trace.prompt_tokens.astype(np.int64), trace.output_tokens.astype(np.int64), run.latency
-    )
-    return pl.DataFrame(
-        {
-            "request_id": pl.Series(trace.request_id.tolist()),
-            "replica": pl.Series(replica[row_to_number], dtype=pl.Int32).replace(-1, None),
-            "status": names.gather(status),
-            "arrival_s": trace.arrival_s,
-            **times,
-            "prompt_tokens": trace.prompt_tokens,
-            "output_tokens": trace.output_tokens,
-            "preemptions": np.array(run.records.preemptions)[row_to_number],
-            "recomputed_tokens": np.array(run.records.recomputed_tokens)[row_to_number],
-            "alone_s": alone_s,
-        }
-    )
-
-
-def _totals(servers: list[Replica], batching: Batching, run: Run) -> Totals:
-    return Totals(
-        replicas=len(servers),
-        slots=batching.slots,
-        busy_s=sum(server.busy_s for server in servers),
-        slot_s=sum(server.slot_s for server in servers),
-        padded_tokens=sum(server.padded_tokens for server in servers),
-        batched_tokens=sum(server.batched_tokens for server in servers),
-        peak_kv_blocks=max(server.peak_kv_blocks for server in servers),
-        horizon_s=run.horizon_s,
-    )
 
 
 def _digest(trace: Trace) -> str:

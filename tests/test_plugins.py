@@ -1,4 +1,4 @@
-"""Names become the objects they name, a person's own file included; what cannot be made is said in a sentence."""
+"""Names become the objects they name, one's own files included; what cannot be made is said in a sentence."""
 
 from __future__ import annotations
 

@@ -177,6 +177,7 @@ def test_settings_out_of_range(change, message):
     [
         ({"latency": None}, "no latency model"),
         ({"replicas": 0}, "replicas = 0"),
+        ({"seed": -1}, "seed = -1"),
         ({"horizon_s": 0.0}, "horizon_s"),
         ({"estimate_available": "later"}, "estimate_available"),
         ({"estimate_cost_s": -1.0}, "estimate_cost_s"),
