@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sim import engine
+from sim.decoding import Sequence
+from sim.engine import Engine, Limits
 from sim.kv import Chain
 from traces.errors import InputError
 
@@ -43,7 +44,7 @@ class Report:
         return 0 if self.identical == self.cases else 1
 
 
-def run(paths: Sequence[str | Path], leap: bool = True) -> Report:
+def run(paths: Iterable[str | Path], leap: bool = True) -> Report:
     """Replay every case of the files (JSON, gzipped or not) and compare all steps.
 
     Raises:
@@ -111,7 +112,7 @@ def replay(case: Case, leap: bool = True) -> Iterator[Step]:
     Steps in which nothing ran and nobody was preempted are left out, as in the record.
     """
     limits = case["limits"]
-    machine = engine.Engine(read_limits(limits))
+    machine = Engine(read_limits(limits))
     coming = sorted(case["requests"], key=lambda request: (request["arrival_step"], request["id"]))
     ids = [request["id"] for request in coming]
     clock = arrived = 0
@@ -139,7 +140,7 @@ def replay(case: Case, leap: bool = True) -> Iterator[Step]:
         clock += steps
 
 
-def read_limits(limits: dict[str, Any]) -> engine.Limits:
+def read_limits(limits: dict[str, Any]) -> Limits:
     """The limits of a recorded case as the engine's own.
 
     Raises:
@@ -148,14 +149,14 @@ def read_limits(limits: dict[str, Any]) -> engine.Limits:
     values = dict(limits)
     try:
         values["priority"] = {"fcfs": False, "priority": True}[values.pop("policy")]
-        return engine.Limits(**values)
+        return Limits(**values)
     except (KeyError, TypeError) as error:
         raise InputError(f"recorded steps: these limits cannot be read ({error}): {limits}") from error
 
 
-def _sequence(number: int, request: dict[str, Any], limits: dict[str, Any]) -> engine.Sequence:
+def _sequence(number: int, request: dict[str, Any], limits: dict[str, Any]) -> Sequence:
     shared = request.get("prefix_tokens", 0) // limits["block_size"]
     chain: Chain = [(request["prefix_id"], shared)] if shared and limits.get("enable_prefix_caching") else []
-    return engine.Sequence(
+    return Sequence(
         number, request["prompt_tokens"], request["output_tokens"], request.get("priority", 0), chain
     )

@@ -6,8 +6,8 @@ chunk of a trace with hash ids), and whatever follows is its own. Of its own blo
 request itself can ever ask, and it asks only after a preemption; so they are counted, not listed,
 and a request costs the same whether it fills ten blocks or ten thousand.
 
-The free list of vLLM is kept as ``unnamed`` (its front: blocks that bear no name) and a queue of
-`Part` runs, oldest first. Blocks are taken from the front and lose their name; a run of one
+The free list of vLLM is kept as a number of blocks that bear no name worth keeping (its front) and a
+queue of `Part` runs, oldest first. Blocks are taken from the front and lose their name; a run of one
 sequence is freed tail first, so it is eaten from its high end and the head lives longest.
 """
 
@@ -15,6 +15,47 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from traces.errors import InputError
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a device holds, from which the number of KV blocks follows as vLLM computes it.
+
+    Attributes:
+        device_bytes: memory of the device (all devices of a tensor-parallel replica together).
+        weight_bytes: what the weights take of it, and anything else that stays.
+        kv_bytes_per_token: 2 (K and V) x layers x KV heads x head size x bytes a number.
+        gpu_memory_utilization: the share of the memory that may be used (vLLM 0.19's default).
+
+    Raises:
+        InputError: the numbers leave no room for a block.
+    """
+
+    device_bytes: float
+    weight_bytes: float
+    kv_bytes_per_token: float
+    gpu_memory_utilization: float = 0.92
+
+    def __post_init__(self) -> None:
+        if not (self.kv_bytes_per_token > 0 and self.weight_bytes >= 0 and self.gpu_memory_utilization <= 1):
+            raise InputError(
+                f"memory: {self} needs kv_bytes_per_token > 0, weight_bytes >= 0 and "
+                "gpu_memory_utilization <= 1"
+            )
+
+    def blocks(self, block_size: int) -> int:
+        """KV blocks of ``block_size`` tokens, vLLM's own among them."""
+        room = self.device_bytes * self.gpu_memory_utilization - self.weight_bytes
+        blocks = int(room // (self.kv_bytes_per_token * block_size))
+        if blocks < 2:
+            raise InputError(
+                f"memory: {room:.3g} bytes beside the weights hold {max(blocks, 0)} KV blocks of {block_size} "
+                "tokens; at least 2 are needed"
+            )
+        return blocks
 
 
 class Part:
@@ -97,35 +138,35 @@ class BlockPool:
 
     Attributes:
         usable: blocks for requests; vLLM keeps one of ``num_blocks`` for itself.
-        free: blocks that nobody refers to, cached ones included.
+        free: blocks that nobody refers to. queued: how many of them are cached, and lie behind the others.
     """
 
     def __init__(self, num_blocks: int):
         self.usable = num_blocks - 1
         self.free = self.usable
-        self.unnamed = self.usable
         self.families: dict[Hashable, Family] = {}
         self._queue: OrderedDict[Part, None] = OrderedDict()
+        self.queued = 0
         self._dead: Part | None = None  # the youngest run of the queue, if it is a nameless one
 
     def allocate(self, blocks: int) -> None:
         """Take blocks from the front of the free list; they lose the names that they had."""
         self.free -= blocks
-        self.unnamed -= blocks
-        if self.unnamed < 0:
-            self._evict(-self.unnamed)
-            self.unnamed = 0
+        if self.free < self.queued:
+            self._evict(self.queued - self.free)
 
     def release(self, named: int, unnamed: int) -> None:
-        """Free the own blocks of a finished request: ``named`` full ones, and the partly filled last."""
+        """Free blocks whose names nobody can ask for: ``named`` full ones, and others.
+
+        The full ones go behind everything that is cached, if anything is.
+        """
         self.free += named + unnamed
-        self.unnamed += unnamed
-        if not named:
-            return
-        if self._dead is None:
-            self._dead = Part(None, 0, 0, 0)
-            self._queue[self._dead] = None
-        self._dead.hi += named
+        if self._queue and named:
+            if self._dead is None:
+                self._dead = Part(None, 0, 0, 0)
+                self._queue[self._dead] = None
+            self._dead.hi += named
+            self.queued += named
 
     def find(self, holding: Holding, limit: int) -> tuple[list[Hold], int, int]:
         """The longest run of cached blocks from the start of a sequence, at most ``limit`` of them.
@@ -250,14 +291,17 @@ class BlockPool:
 
     def _enqueue(self, part: Part) -> None:
         self.free += part.hi - part.lo
+        self.queued += part.hi - part.lo
         self._queue[part] = None
         self._dead = None
 
     def _dequeue(self, part: Part) -> None:
         self.free -= part.hi - part.lo
+        self.queued -= part.hi - part.lo
         del self._queue[part]
 
     def _evict(self, blocks: int) -> None:
+        self.queued -= blocks
         while blocks:
             part = next(iter(self._queue))
             size = part.hi - part.lo

@@ -1,0 +1,287 @@
+"""Continuous batching: vLLM V1's scheduler with a clock.
+
+`sim.engine` decides; here each step gets a duration and each request its times. A replica runs
+ahead of the clock up to the next arrival that it could hear of, and a stretch of steps in which only
+lengths change is one call of the latency model (a *leap*).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from simpy.events import Event
+
+from sim.coasting import Stretch, coast
+from sim.decoding import Sequence
+from sim.engine import Engine, Limits, Plan
+from sim.kv import Memory
+from sim.latency import Latency
+from sim.policies.arrival import FCFS
+from sim.replica import Replica, Run
+from traces.errors import InputError
+
+ORDERS = ("auto", "fcfs", "priority")
+
+
+@dataclass(frozen=True)
+class ContinuousBatching:
+    """Requests join and leave the batch at every step, as in vLLM V1.
+
+    Names and defaults are those of vLLM 0.19's ``SchedulerConfig`` and ``CacheConfig``; a vLLM
+    *server* raises ``max_num_seqs`` to 256 (1,024 on a GPU of 70 GiB or more that is not an A100,
+    with ``max_num_batched_tokens`` 8,192). The decisions are those recorded from vLLM 0.32.
+
+    Attributes:
+        max_num_seqs: most requests that run at once.
+        max_num_batched_tokens: most tokens a step; at least ``max_num_seqs``.
+        max_model_len: most tokens of a prompt and its output; None: what the cache can hold.
+        block_size: tokens a KV block.
+        num_blocks: KV blocks of the device, of which vLLM keeps one for itself.
+        memory: what the device holds, from which the blocks follow where ``num_blocks`` is None.
+            With neither, the latency model is asked (`Roofline` knows its device and model).
+        enable_chunked_prefill: without it a prompt is computed in one step or not at all.
+        long_prefill_token_threshold: most prompt tokens of one request in a step; 0: no such limit.
+        order: "fcfs" and "priority" are vLLM's two schedulers; "auto" is fcfs for the policy FCFS and
+            for any other priority, with the policy's number as the priority (smaller first, ties by
+            arrival and id), which also says whom a lack of memory preempts.
+        enable_prefix_caching: blocks of shared prefixes, and of a preempted request, are found again.
+        leap: take steps between which nothing changes in one event; the records do not depend on it.
+
+    Raises:
+        InputError: a setting is out of its range.
+    """
+
+    max_num_seqs: int = 128
+    max_num_batched_tokens: int = 2048
+    max_model_len: int | None = None
+    block_size: int = 16
+    num_blocks: int | None = None
+    memory: Memory | None = None
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    order: str = "auto"
+    enable_prefix_caching: bool = True
+    leap: bool = True
+
+    name: ClassVar[str] = "continuous"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.memory, dict):  # as settings read from a file
+            object.__setattr__(self, "memory", Memory(**self.memory))
+        for field, least in (
+            ("max_num_seqs", 1),
+            ("max_num_batched_tokens", 1),
+            ("max_model_len", 2),
+            ("block_size", 1),
+            ("num_blocks", 2),
+            ("long_prefill_token_threshold", 0),
+        ):
+            value = getattr(self, field)
+            if value is None and field in ("max_model_len", "num_blocks"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InputError(
+                    f"continuous batching: {field} = {value!r} must be a whole number, at least {least}"
+                )
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise InputError(
+                f"continuous batching: max_num_batched_tokens = {self.max_num_batched_tokens} is less than "
+                f"max_num_seqs = {self.max_num_seqs}, so not everybody who runs could get a token (vLLM "
+                "refuses it too): raise the one or lower the other"
+            )
+        if self.order not in ORDERS:
+            raise InputError(
+                f"continuous batching: order = {self.order!r} must be one of {', '.join(ORDERS)}"
+            )
+        if not self.enable_chunked_prefill and (
+            self.max_model_len is None or self.max_model_len > self.max_num_batched_tokens
+        ):
+            raise InputError(
+                f"continuous batching: without chunked prefill a prompt must fit into one step, so "
+                f"max_model_len = {self.max_model_len} must be at most max_num_batched_tokens = "
+                f"{self.max_num_batched_tokens} (vLLM's rule)"
+            )
+
+    @property
+    def slots(self) -> int:
+        return self.max_num_seqs
+
+    def check(self, run: Run) -> None:
+        """Raise InputError if the cache's size is unknown, or the order or the estimates do not fit."""
+        self.limits(run)
+        if run.estimate_available == "prefill" and run.requests.predictors_read:
+            raise InputError(
+                "continuous batching ranks a request before its prefill, so it cannot use estimates that "
+                "exist only after it: set estimate_available to 'arrival'"
+            )
+        if run.order.refresh is not None:
+            raise InputError(
+                f"policy {run.order.name} wants to be asked again as time goes by (refresh = "
+                f"{run.order.refresh!r}), which continuous batching does not do: use static batching"
+            )
+
+    def limits(self, run: Run) -> Limits:
+        """The engine's limits in a run.
+
+        Raises:
+            InputError: see `check`.
+        """
+        first_come = isinstance(run.order.policy, FCFS)
+        if self.order == "fcfs" and not first_come:
+            raise InputError(
+                f"continuous batching: order = 'fcfs' would ignore policy {run.order.name}: "
+                "use order = 'priority' or 'auto', or the policy fcfs"
+            )
+        num_blocks = self._num_blocks(run.latency)
+        tokens = (num_blocks - 1) * self.block_size
+        return Limits(
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_model_len=tokens if self.max_model_len is None else self.max_model_len,
+            block_size=self.block_size,
+            num_blocks=num_blocks,
+            enable_chunked_prefill=self.enable_chunked_prefill,
+            long_prefill_token_threshold=self.long_prefill_token_threshold,
+            priority=self.order == "priority" or not first_come,
+            enable_prefix_caching=self.enable_prefix_caching,
+        )
+
+    def serve(self, replica: Replica, run: Run) -> Generator[Event, None, None]:
+        """The process of one replica (`sim.replica.Batching`)."""
+        return _Server(self.limits(run), self.leap, replica, run).process()
+
+    def alone_s(self, prompt_tokens: Any, output_tokens: Any, latency: Latency) -> NDArray[np.float64]:
+        """JCT (n,) of each request alone on an idle server with an empty cache."""
+        chunks, rest = np.divmod(prompt_tokens, self.max_num_batched_tokens)
+        prefill_s = chunks * latency.step_time(self.max_num_batched_tokens, 0, 0)
+        prefill_s = prefill_s + np.where(rest > 0, latency.step_time(rest, 0, 0), 0.0)
+        return np.asarray(prefill_s + latency.advance(output_tokens - 1, 1, prompt_tokens + 1), np.float64)
+
+    def _num_blocks(self, latency: Latency) -> int:
+        if self.num_blocks is not None:
+            return self.num_blocks
+        if self.memory is not None:
+            return self.memory.blocks(self.block_size)
+        capacity: Any = getattr(latency, "kv_blocks", None)
+        if capacity is None:
+            raise InputError(
+                "continuous batching needs the size of the KV cache: give num_blocks, or memory, or a "
+                "latency model that knows its device (an 80 GB card with Llama-3.1-8B has some 27,000 "
+                "blocks of 16 tokens)"
+            )
+        return int(capacity(self.block_size))
+
+
+@dataclass(frozen=True, slots=True)
+class StepLog:
+    """One step, or ``steps`` of them in which only lengths changed.
+
+    Attributes:
+        start_s, end_s: seconds; of all these steps together.
+        chunks: (request number, tokens) of prefill, or of a decode that had been left out before.
+        decoding: numbers of the other requests that ran: one token each in each step.
+        preempted, admitted, finished: request numbers; the last at ``end_s``.
+        waiting: requests that waited. kv_blocks: blocks in use in the last step.
+    """
+
+    start_s: float
+    end_s: float
+    steps: int
+    chunks: list[tuple[int, int]]
+    decoding: list[int]
+    preempted: list[int]
+    admitted: list[int]
+    finished: list[int]
+    waiting: int
+    kv_blocks: int
+
+
+class _Server:
+    """One replica at work: the engine, and the times of what it decides."""
+
+    def __init__(self, limits: Limits, leap: bool, replica: Replica, run: Run):
+        self.engine = Engine(limits)
+        self.leap, self.replica, self.run = leap, replica, run
+        self.stretch = Stretch()
+
+    def process(self) -> Generator[Event, None, None]:
+        """Take steps, with one event where an arrival could be heard of, until nothing will come any more."""
+        engine, replica, clock, horizon_s = self.engine, self.replica, self.replica.clock, self.run.horizon_s
+        now_s = clock.now
+        while True:
+            self.arrive()
+            hears_s = min(replica.next_arrival_s, horizon_s)
+            heard = False
+            while not heard:
+                if self.leap and engine.calm():
+                    now_s, heard, left = coast(engine, self.stretch, replica, self.run, now_s, hears_s)
+                    if heard:
+                        yield clock.at(now_s)
+                        replica.finished += left
+                        break
+                plan = engine.plan()
+                if plan is None:
+                    break
+                steps, end_s, heard = self.duration(plan, now_s, hears_s)
+                if heard:
+                    yield clock.at(end_s)
+                self.apply(plan, steps, now_s, end_s)
+                now_s = end_s
+            if not heard:
+                event = replica.wait()
+                if event is None:
+                    return
+                yield event
+                now_s = clock.now
+
+    def duration(self, plan: Plan, now_s: float, hears_s: float) -> tuple[int, float, bool]:
+        """How many steps to take, when the last ends, and whether an arrival may be heard of then."""
+        latency = self.run.latency
+        if not (plan.chunks or plan.preempted):
+            steps = plan.steps if self.leap else 1
+            return self.stretch.extend(
+                latency, plan.decode_requests, plan.context_tokens, steps, now_s, hears_s, plan.full
+            )
+        self.stretch.taken = 0
+        end_s = now_s
+        if plan.prefill_tokens or plan.decode_requests:  # else everybody lost their place: no time passes
+            end_s += float(latency.step_time(plan.prefill_tokens, plan.decode_requests, plan.context_tokens))
+        return 1, end_s, end_s >= hears_s
+
+    def apply(self, plan: Plan, steps: int, now_s: float, end_s: float) -> None:
+        """Run the steps, and stamp and count what happened in them."""
+        engine, replica, records = self.engine, self.replica, self.run.records
+        busy_s = min(end_s, self.run.horizon_s) - now_s
+        replica.busy_s += busy_s
+        replica.slot_s += busy_s * len(engine.running)
+        for sequence in plan.admitted:
+            if sequence.preemptions:
+                records.recomputed_tokens[sequence.number] = sequence.lost_tokens
+            else:
+                records.first_scheduled_s[sequence.number] = now_s
+        for sequence in plan.preempted:
+            records.preemptions[sequence.number] = sequence.preemptions
+            records.recomputed_tokens[sequence.number] = sequence.lost_tokens
+        first_token, finished = engine.apply(steps)
+        for sequence in first_token:
+            records.first_token_s[sequence.number] = end_s
+        for sequence in finished:
+            records.completion_s[sequence.number] = end_s
+            replica.finished.append(sequence.number)
+            self.stretch.taken = 0
+        replica.peak_kv_blocks = engine.peak_blocks
+
+    def arrive(self) -> None:
+        """Let newcomers wait, or send them away if they can never fit."""
+        engine, run = self.engine, self.run
+        for number in self.replica.take():
+            prompt_tokens, output_tokens = run.prompt_tokens[number], run.output_tokens[number]
+            if engine.fits(prompt_tokens, output_tokens):
+                engine.add(Sequence(number, prompt_tokens, output_tokens, run.order.keys[number]))
+            else:
+                run.records.rejected.append(number)
+                self.replica.finished.append(number)
