@@ -177,18 +177,24 @@ def entropies(model: Any, hidden: Tensor, logit_rows: int = 128) -> Tensor:
     cap = getattr(config, "final_logit_softcapping", None)
     # Cohere multiplies its logits, Granite divides them.
     factor = getattr(config, "logit_scale", 1.0) / getattr(config, "logits_scaling", 1.0)
-    out = []
-    for rows in torch.split(hidden, logit_rows):
-        logits = head(rows).float()
-        if factor != 1.0:
-            logits.mul_(factor)
-        if cap is not None:
-            logits.div_(cap).tanh_().mul_(cap)
-        logits -= logits.amax(-1, keepdim=True)
-        weights = logits.exp()
-        total = weights.sum(-1)
-        out.append(total.log() - weights.mul_(logits).sum(-1) / total)
-    return torch.cat(out)
+    out = torch.empty(len(hidden), device=hidden.device)
+    for start in range(0, len(hidden), logit_rows):
+        rows = slice(start, start + logit_rows)
+        # A function, so that its scratch is free before the next rows claim theirs.
+        out[rows] = _entropy(head(hidden[rows]).float(), factor, cap)
+    return out
+
+
+def _entropy(logits: Tensor, factor: float, cap: float | None) -> Tensor:
+    """(M, V) -> (M,), in place: log sum_v w_v - sum_v w_v l_v / sum_v w_v, with w = exp(l) and l <= 0."""
+    if factor != 1.0:
+        logits.mul_(factor)
+    if cap is not None:
+        logits.div_(cap).tanh_().mul_(cap)
+    logits -= logits.amax(-1, keepdim=True)
+    weights = logits.exp()
+    total = weights.sum(-1)
+    return total.log() - weights.mul_(logits).sum(-1) / total
 
 
 @torch.no_grad()
