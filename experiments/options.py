@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from traces import Estimates, Trace
     from traces.arrivals import Arrivals
 
+EMBEDDED_MODEL = "smollm2-135m-instruct"
 DEFAULT_LATENCY = "roofline,model=llama-3.1-8b,device=a100-80g"
 
 
@@ -181,13 +182,22 @@ class Server:
         from sim.simulate import BATCHINGS
         from traces.errors import InputError
 
-        options = {name: {f.name for f in dataclasses.fields(cls)} for name, cls in BATCHINGS.items()}
-        mine, given = options[self.batching], {}
+        of_any = (
+            "batching",
+            "latency",
+            "replicas",
+            "router",
+            "goodput",
+            "estimate_available",
+            "estimate_cost_s",
+        )
+        of_mine = {field.name for field in dataclasses.fields(BATCHINGS[self.batching])}
+        given: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if value == field.default or not any(field.name in names for names in options.values()):
+            if value == field.default or field.name in of_any:
                 continue
-            if field.name not in mine:
+            if field.name not in of_mine:
                 name = field.name.replace("_", "-")
                 raise InputError(f"--{name} is not an option of {self.batching} batching; see --batching")
             given[field.name] = value
