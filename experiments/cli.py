@@ -13,6 +13,11 @@ from typing import Any, Protocol
 COMMANDS = {
     "compare": "experiments.commands.compare:Compare",
     "conformance": "experiments.commands.conformance:Conformance",
+    "prompts": "experiments.commands.prompts:Prompts",
+    "rollout": "experiments.commands.rollout:Rollout",
+    "train": "experiments.commands.train:Train",
+    "predict": "experiments.commands.predict:Predict",
+    "evaluate": "experiments.commands.evaluate:Evaluate",
 }
 
 DESCRIPTION = (

@@ -1,0 +1,75 @@
+"""``estp train``: a rollout -> a predictor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from experiments.options import EMBEDDED_MODEL
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a length predictor on an LLM's prefill activations and real output lengths.
+
+    Without --lambda1, --lambda2, --signal-scale or --alpha the settings are chosen on validation prompts from
+    the pooling's grid. Prompts are split; all samples of a prompt are in one part.
+    """
+
+    trace: Annotated[Positional[str], arg(metavar="TRACE")]
+    """Trace with prompts and real output lengths, such as estp rollout writes; embedded: the one included."""
+    out: Annotated[Positional[Path], arg(metavar="DIR")]
+    """Folder to write: model.safetensors, config.json and a model card."""
+    pooling: Literal["mean", "last", "max", "egtp", "semantic", "estp"] = "estp"
+    signal_scale: Literal["paper", "visible", "zscore", "detrended"] | None = None
+    """How attention and entropy are scaled; paper: not at all."""
+    lambda1: float | None = None
+    """Weight of the attention received."""
+    lambda2: float | None = None
+    """Weight of the entropy."""
+    alpha: float | None = None
+    """Temperature of the softmax over tokens."""
+    name: str | None = None
+    """Name of the predictor in tables and policies; the pooling's if not given."""
+    model: str = EMBEDDED_MODEL
+    """Folder or hub name of the LLM whose activations are read."""
+    device: str = "auto"
+    """cpu, cuda, mps or auto."""
+    dtype: str = "auto"
+    seed: int = 0
+    """Of the split and of the head's start."""
+    epochs: int = 30
+    learning_rate: float = 1e-3
+    batch_size: int = 64
+
+    def run(self) -> int:
+        """Train and write the folder; exit code 0."""
+        from predictor.backbone import load_backbone
+        from predictor.embedded import read_rollout
+        from predictor.features import read_signals
+        from predictor.fitting import train_predictor
+        from predictor.train import TrainSettings
+        from traces.errors import InputError
+
+        trace = read_rollout(self.trace)
+        if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
+            raise InputError(f"{self.out} exists already; name a new folder or remove it")
+        settings = TrainSettings(self.learning_rate, self.batch_size, self.epochs, seed=self.seed)
+        given = {
+            "signal_scale": self.signal_scale,
+            "lambda1": self.lambda1,
+            "lambda2": self.lambda2,
+            "alpha": self.alpha,
+        }
+        fixed = {key: value for key, value in given.items() if value is not None}
+        backbone = load_backbone(self.model, self.device, self.dtype)
+        signals = read_signals(backbone, list(trace.prompt))
+        checkpoint = train_predictor(
+            self.name or self.pooling, trace, signals, backbone, self.pooling, fixed, settings
+        )
+        checkpoint.write(self.out)
+        print(f"wrote {self.out}: {checkpoint.summary()}")
+        return 0

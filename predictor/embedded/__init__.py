@@ -1,0 +1,24 @@
+"""What comes with the package: real answers of the embedded LLM, and predictors trained on part of them.
+
+`rollout.parquet`: the answers (`estp prompts`, then `estp rollout`). `estp/`, `egtp/`: predictors trained on
+the training part of split seed 0 (`estp train`); `TEST_SEED` names that split, whose test part no head saw.
+"""
+
+from importlib.resources import files
+from pathlib import Path
+
+from traces import Trace, read_trace
+from traces.errors import InputError
+
+FOLDER = Path(str(files("predictor.embedded")))
+ROLLOUT = FOLDER / "rollout.parquet"
+PREDICTORS = (str(FOLDER / "estp"), str(FOLDER / "egtp"))
+TEST_SEED = 0
+
+
+def read_rollout(source: str = "embedded") -> Trace:
+    """A trace with prompts, from a file, or the embedded answers. Raises InputError when it has no prompts."""
+    trace = read_trace(ROLLOUT if source == "embedded" else source)
+    if trace.prompt is None:
+        raise InputError(f"{source} has no column 'prompt', so no length can be predicted from its prompts")
+    return trace

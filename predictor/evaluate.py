@@ -1,0 +1,239 @@
+"""Which predictor is how good: every method on the same splits by prompt, settings chosen on validation.
+
+A seed draws a split and starts the heads. Each pooling has a grid of signal scales and weights; the candidate
+with the least validation loss is the one whose test errors count. EGTP and semantic-only have grids of the
+same kind as ESTP, zero and weak weights included, and `estp-permuted` is ESTP's grid with S shuffled within
+each prompt: what ESTP gains over it is what S knows about *which* tokens matter.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from predictor.features import PromptSignals, fit_trend, pooled_features
+from predictor.head import Bins, Floats
+from predictor.pooling import Pooling, PoolingSettings, SignalScale
+from predictor.scores import paired_difference, scores
+from predictor.train import Fitted, Split, TrainSettings, fit, split_by_prompt
+from traces import Trace
+from traces.errors import InputError
+
+WEIGHTS = (0.3, 0.7, 1.5)
+
+
+_Cell = tuple[SignalScale, float, float]
+
+
+def _grid(pooling: Pooling, cells: Iterable[_Cell], permuted: bool = False) -> tuple[PoolingSettings, ...]:
+    return tuple(
+        PoolingSettings(pooling, scale, lambda1=s, lambda2=h, permuted=permuted) for scale, s, h in cells
+    )
+
+
+_JOINT = [(s, h) for s in WEIGHTS[:2] for h in (0.0, *WEIGHTS[:2])] + [(1.5, 0.7), (-0.3, 0.3), (-0.7, 0.7)]
+_NORMALISED: tuple[SignalScale, ...] = ("zscore", "detrended")
+
+GRIDS: dict[str, tuple[PoolingSettings, ...]] = {
+    "mean": (PoolingSettings("mean"),),
+    "last": (PoolingSettings("last"),),
+    "egtp": _grid(
+        "egtp", [("paper", 1, h) for h in (0.3, 1.0)] + [("zscore", 1, h) for h in (0.0, *WEIGHTS, -0.7)]
+    ),
+    "semantic": _grid(
+        "semantic",
+        [("paper", s, 1) for s in (1.0, 10.0)]
+        + [("visible", 1.0, 1)]
+        + [(scale, s, 1) for scale in _NORMALISED for s in (*WEIGHTS, -0.7)],
+    ),
+    "estp": _grid(
+        "estp",
+        [("paper", 1, 1), ("paper", 10, 1), ("visible", 1, 1), ("zscore", 0.0, 0.0)]
+        + [(scale, s, h) for scale in _NORMALISED for s, h in _JOINT],
+    ),
+    "estp-permuted": _grid("estp", [("detrended", s, h) for s, h in _JOINT], permuted=True),
+}
+"""Candidates by method. The weight of a z-scored signal is 0 (plain mean) to 1.5; negative ones are tried too."""
+
+LITERAL = {
+    "egtp-literal": PoolingSettings("egtp", "paper"),
+    "estp-literal": PoolingSettings("estp", "paper"),
+}
+"""The papers' formulas as they stand, nothing tuned."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One method on one split: its estimates for the test rows and the settings that validation chose."""
+
+    seed: int
+    method: str
+    estimate: Floats
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Test estimates of every method and seed, with what is needed to score them."""
+
+    outcomes: list[Outcome]
+    splits: dict[int, Split]
+    bins: dict[int, Bins]
+    lengths: NDArray[np.int32]
+    prompts: NDArray[np.object_]
+    scenarios: NDArray[np.object_]
+    validation: list[dict[str, Any]] = field(default_factory=list)
+
+    def table(self) -> list[dict[str, Any]]:
+        """Rows (method, scenario, measure: mean over seeds), scenario `all` first."""
+        rows = []
+        for scenario in ("all", *sorted(set(self.scenarios))):
+            for method in dict.fromkeys(o.method for o in self.outcomes):
+                per_seed = []
+                for o in self.outcomes:
+                    test = self.splits[o.seed].test
+                    keep = np.ones(len(test), bool) if scenario == "all" else self.scenarios[test] == scenario
+                    if o.method == method:
+                        per_seed.append(scores(o.estimate[keep], self.lengths[test][keep], self.bins[o.seed]))
+                means = {k: float(np.mean([s[k] for s in per_seed])) for k in per_seed[0]}
+                rows.append({"scenario": scenario, "method": method, **means})
+        return rows
+
+    def difference(self, first: str, second: str, scenario: str = "all") -> tuple[float, float, float]:
+        """MAE of `first` less MAE of `second`, with a 95% bootstrap interval by prompt over all test rows."""
+        errors: dict[str, list[Floats]] = {first: [], second: []}
+        prompts: list[NDArray[np.object_]] = []
+        for o in self.outcomes:
+            test = self.splits[o.seed].test
+            keep = np.ones(len(test), bool) if scenario == "all" else self.scenarios[test] == scenario
+            if o.method in errors:
+                errors[o.method].append(np.abs(o.estimate - self.lengths[test])[keep])
+            if o.method == first:
+                prompts.append(self.prompts[test][keep])
+        if not prompts or not errors[second]:
+            raise InputError(f"the evaluation has no method {first!r} or {second!r}")
+        a, b = (np.concatenate(errors[name]) for name in (first, second))
+        return paired_difference(a, b, np.concatenate(prompts), np.random.default_rng(0))
+
+
+def prompt_ids(trace: Trace) -> NDArray[np.object_]:
+    """What the split keeps together: the column `prompt_id`, else the prompt's text."""
+    if "prompt_id" in trace.extra:
+        return np.asarray(trace.extra["prompt_id"], dtype=object)
+    if trace.prompt is None:
+        raise InputError("the trace has no column 'prompt', so no predictor can be trained on it")
+    return np.asarray(trace.prompt, dtype=object)
+
+
+def scenarios_of(trace: Trace) -> NDArray[np.object_]:
+    """The scenario of each row; `all` where the trace has none."""
+    if trace.scenario is None:
+        return np.full(len(trace), "-", dtype=object)
+    return np.asarray(trace.scenario, dtype=object)
+
+
+def best_of(
+    signals: Sequence[PromptSignals],
+    trace: Trace,
+    split: Split,
+    candidates: Sequence[PoolingSettings],
+    settings: TrainSettings,
+) -> tuple[PoolingSettings, Fitted, list[float]]:
+    """Train a head for each candidate and keep the one with the least validation loss; all losses besides."""
+    assert trace.prompt is not None
+    trend = fit_trend([signals[i] for i in split.train], [trace.prompt[i] for i in split.train])
+    features = pooled_features(signals, candidates, trend, list(trace.prompt))
+    fitted = [fit(one, trace.output_tokens, split, settings) for one in features]
+    losses = [one.validation_loss for one in fitted]
+    k = int(np.argmin(losses))
+    return candidates[k], fitted[k], losses
+
+
+def evaluate(
+    trace: Trace,
+    signals: Sequence[PromptSignals],
+    *,
+    seeds: Sequence[int] = (0, 1, 2, 3, 4),
+    settings: TrainSettings | None = None,
+    grids: dict[str, tuple[PoolingSettings, ...]] | None = None,
+    progress: bool = True,
+) -> Evaluation:
+    """Split, train and test every method for every seed; `signals` are those of the trace's prompts, in order."""
+    prompts, scenarios, lengths = prompt_ids(trace), scenarios_of(trace), trace.output_tokens
+    grids = {**(grids or GRIDS), **{k: (v,) for k, v in LITERAL.items()}}
+    result = Evaluation([], {}, {}, lengths, prompts, scenarios)
+    total = len(seeds) * sum(map(len, grids.values()))
+    with tqdm(total=total, unit="head", desc="train", disable=not progress) as bar:
+        for seed in seeds:
+            split = split_by_prompt(prompts, scenarios, seed)
+            result.splits[seed] = split
+            result.bins[seed] = Bins.fit(lengths[split.train])
+            for name, estimate in simple_baselines(trace, split).items():
+                result.outcomes.append(Outcome(seed, name, estimate, {}))
+            for method, grid in grids.items():
+                chosen = _train(trace, signals, split, grid, settings, seed, method, result.validation)
+                result.outcomes.append(chosen)
+                bar.update(len(grid))
+    return result
+
+
+def _train(
+    trace: Trace,
+    signals: Sequence[PromptSignals],
+    split: Split,
+    grid: Sequence[PoolingSettings],
+    settings: TrainSettings | None,
+    seed: int,
+    method: str,
+    log: list[dict[str, Any]],
+) -> Outcome:
+    assert trace.prompt is not None
+    base = settings or TrainSettings()
+    tuned = TrainSettings(**{**base.__dict__, "seed": seed})
+    chosen, fitted, losses = best_of(signals, trace, split, grid, tuned)
+    for one, value in zip(grid, losses, strict=True):
+        log.append({"seed": seed, "method": method, **one.to_json(), "validation_loss": value})
+    trend = fit_trend([signals[i] for i in split.train], [trace.prompt[i] for i in split.train])
+    test = [signals[i] for i in split.test]
+    features = pooled_features(test, [chosen], trend, [trace.prompt[i] for i in split.test])[0]
+    estimate = fitted.probabilities(features) @ fitted.bins.centres
+    return Outcome(seed, method, estimate, chosen.to_json())
+
+
+def simple_baselines(trace: Trace, split: Split) -> dict[str, Floats]:
+    """Estimates for the test rows without any LLM: constant, scenario and prompt length.
+
+    constant: the training median; scenario: the training median of the row's scenario; prompt-length: least
+    squares of the output tokens on the prompt tokens and their logarithm.
+    """
+    scenarios, lengths = scenarios_of(trace), trace.output_tokens
+    train, test = split.train, split.test
+    medians = {
+        s: float(np.median(lengths[train][scenarios[train] == s])) for s in sorted(set(scenarios[train]))
+    }
+    design = np.stack([np.ones(len(trace)), trace.prompt_tokens, np.log(trace.prompt_tokens)], 1)
+    weights, *_ = np.linalg.lstsq(design[train], lengths[train].astype(np.float64), rcond=None)
+    return {
+        "constant": np.full(len(test), float(np.median(lengths[train]))),
+        "scenario": np.array([medians[s] for s in scenarios[test]]),
+        "prompt-length": np.asarray(design[test] @ weights),
+    }
+
+
+def noise_floor(trace: Trace) -> float | None:
+    """Mean absolute difference between two answers to one prompt, in tokens; None without repeated samples.
+
+    A predictor that knew each prompt's distribution exactly would still err by about 1 / sqrt(2) of this.
+    """
+    groups: dict[str, list[int]] = {}
+    for prompt, length in zip(prompt_ids(trace), trace.output_tokens.tolist(), strict=True):
+        groups.setdefault(prompt, []).append(length)
+    gaps = [
+        np.abs(np.subtract.outer(g, g)).sum() / (len(g) * (len(g) - 1))
+        for g in map(np.array, groups.values())
+        if len(g) > 1
+    ]
+    return float(np.mean(gaps)) if gaps else None

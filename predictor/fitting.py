@@ -1,0 +1,49 @@
+"""From a rollout and its signals to a checkpoint: choose settings on validation, train, measure on test."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from predictor.backbone import Backbone
+from predictor.checkpoint import LengthPredictor, make_checkpoint
+from predictor.evaluate import GRIDS, best_of, prompt_ids, scenarios_of
+from predictor.features import PromptSignals, fit_trend
+from predictor.pooling import Pooling, PoolingSettings
+from predictor.scores import scores
+from predictor.train import TrainSettings, split_by_prompt
+from traces import Trace
+
+
+def train_predictor(
+    name: str,
+    trace: Trace,
+    signals: Sequence[PromptSignals],
+    backbone: Backbone,
+    pooling: Pooling,
+    fixed: dict[str, Any],
+    settings: TrainSettings,
+) -> LengthPredictor:
+    """Train on the split of `settings.seed`; the checkpoint's facts hold data, settings and test scores.
+
+    `fixed`: pooling settings given by the user; when it is empty the pooling's grid is tried.
+    """
+    assert trace.prompt is not None
+    split = split_by_prompt(prompt_ids(trace), scenarios_of(trace), settings.seed)
+    candidates = GRIDS.get(pooling, ()) if not fixed else ()
+    chosen, fitted, losses = best_of(
+        signals, trace, split, candidates or (PoolingSettings(pooling, **fixed),), settings
+    )
+    trend = fit_trend([signals[i] for i in split.train], [trace.prompt[i] for i in split.train])
+    facts = {
+        "split_seed": settings.seed,
+        "candidates": len(losses),
+        "validation_loss": fitted.validation_loss,
+        "training_rows": len(split.train),
+        "test_rows": len(split.test),
+        "train": dict(settings.__dict__),
+        "data": trace.metadata,
+    }
+    checkpoint = make_checkpoint(name, backbone, chosen, trend, fitted, facts)
+    rows = split.test
+    table = checkpoint.probabilities([signals[i] for i in rows], [trace.prompt[i] for i in rows])
+    facts["test"] = scores(table @ fitted.bins.centres, trace.output_tokens[rows], fitted.bins)
+    return make_checkpoint(name, backbone, chosen, trend, fitted, facts)

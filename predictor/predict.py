@@ -1,0 +1,91 @@
+"""Estimates for the prompts of a trace: one prefill a prompt, any number of predictors at once."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+from tqdm import tqdm
+
+from predictor.backbone import Backbone
+from predictor.checkpoint import LengthPredictor, as_estimates
+from predictor.features import BATCH_TOKENS, of
+from predictor.signals import iter_signals
+from traces import Estimates, Trace, write_estimates
+from traces.errors import InputError
+from traces.files import atomic_path
+
+CHUNK_PROMPTS = 256
+
+
+def predict(
+    trace: Trace,
+    predictors: Sequence[LengthPredictor],
+    backbone: Backbone,
+    out: Path,
+    *,
+    progress: bool = True,
+) -> list[Estimates]:
+    """Estimate every request's length and write the table to `out`.
+
+    Equal prompts are read once. Finished chunks wait in `OUT.parts`, so that a killed run goes on where it
+    stopped and ends with the same bytes. Raises InputError when the trace has no prompts, or when a
+    predictor was trained on another backbone.
+    """
+    if trace.prompt is None:
+        raise InputError("the trace has no column 'prompt', so there is no text to predict from")
+    empty = [i for i, text in enumerate(trace.prompt) if not text]
+    if empty:
+        raise InputError(f"request {trace.request_id[empty[0]]!r} has an empty prompt")
+    names = [p.predictor for p in predictors]
+    if len(set(names)) < len(names) or not names:
+        raise InputError(f"predictors need different names, but these are {', '.join(names) or 'none'}")
+    for predictor in predictors:
+        predictor.check_backbone(backbone)
+    texts = list(dict.fromkeys(trace.prompt))
+    encoded = [backbone.encode(text) for text in texts]
+    order = sorted(range(len(texts)), key=lambda i: (-len(encoded[i]), i))
+    chunks = [order[k : k + CHUNK_PROMPTS] for k in range(0, len(order), CHUNK_PROMPTS)]
+    parts = out.with_name(out.name + ".parts")
+    parts.mkdir(parents=True, exist_ok=True)
+    _same_job(parts / "job.json", texts, predictors)
+    tables = {
+        name: np.empty((len(texts), len(p.bins.centres))) for name, p in zip(names, predictors, strict=True)
+    }
+    with tqdm(total=sum(map(len, encoded)), unit="token", desc="predict", disable=not progress) as bar:
+        for number, chunk in enumerate(chunks):
+            file = parts / f"{number:05d}.safetensors"
+            tokens = sum(len(encoded[i]) for i in chunk)
+            if file.exists():
+                found = load_file(file)
+                bar.update(tokens)
+            else:
+                found = {name: np.empty((len(chunk), tables[name].shape[1])) for name in names}
+                batch = [encoded[i] for i in chunk]
+                for row, signals in iter_signals(backbone.model, batch, batch_tokens=BATCH_TOKENS):
+                    for name, predictor in zip(names, predictors, strict=True):
+                        found[name][row] = predictor.probabilities([of(signals)], [texts[chunk[row]]])[0]
+                    bar.update(len(batch[row]))
+                with atomic_path(file) as temporary:
+                    save_file(found, temporary)
+            for name in names:
+                tables[name][chunk] = found[name]
+    place = {text: i for i, text in enumerate(texts)}
+    rows = np.array([place[text] for text in trace.prompt])
+    estimates = [as_estimates(p, trace.request_id, tables[p.predictor][rows]) for p in predictors]
+    write_estimates(estimates, out, {"backbone": backbone.name})
+    shutil.rmtree(parts)
+    return estimates
+
+
+def _same_job(file: Path, texts: list[str], predictors: Sequence[LengthPredictor]) -> None:
+    """A folder of finished chunks belongs to one set of prompts and predictors, and says to which."""
+    want = {"prompts": texts, "heads": [p.head_hash() for p in predictors]}
+    if file.exists() and json.loads(file.read_text()) != want:
+        raise InputError(
+            f"{file.parent} holds finished chunks for other prompts or predictors; delete it to start anew"
+        )
+    with atomic_path(file) as temporary:
+        temporary.write_text(json.dumps(want))
