@@ -179,7 +179,8 @@ class Server:
         Raises:
             InputError: an option of the other kind of batching, or a value out of its range.
         """
-        from sim.simulate import BATCHINGS
+        from sim.continuous import ContinuousBatching
+        from sim.static import StaticBatching
         from traces.errors import InputError
 
         of_any = (
@@ -191,7 +192,8 @@ class Server:
             "estimate_available",
             "estimate_cost_s",
         )
-        of_mine = {field.name for field in dataclasses.fields(BATCHINGS[self.batching])}
+        kind: Any = StaticBatching if self.batching == "static" else ContinuousBatching
+        of_mine = {field.name for field in dataclasses.fields(kind)}
         given: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -202,7 +204,7 @@ class Server:
                 raise InputError(f"--{name} is not an option of {self.batching} batching; see --batching")
             given[field.name] = value
         return {
-            "batching": BATCHINGS[self.batching](**given),
+            "batching": kind(**given),
             "latency": self.latency,
             "replicas": self.replicas,
             "router": self.router,

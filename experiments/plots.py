@@ -33,12 +33,12 @@ class Bars:
     Attributes:
         title: what is shown, with its unit.
         values: policy -> value and interval (half width nan: no interval is drawn).
-        better: ``lower`` or ``higher``, said in the title.
+        better: ``lower`` or ``higher``, said under the title; None: neither.
     """
 
     title: str
     values: Mapping[str, Interval]
-    better: str
+    better: str | None
 
 
 def jct_cdf(jct_s: Mapping[str, Floats]) -> Figure:
@@ -93,7 +93,7 @@ def bars(panels: list[Bars]) -> Figure:
             text = "none" if np.isnan(mean) else f"{mean:.3g}"
             axes.text(np.nan_to_num(mean) + half + 0.03 * top, place, text, va="center", fontsize=7)
         axes.set_xlim(0, 1.3 * top)
-        axes.set_xlabel(f"{panel.title}\n({panel.better} is better)")
+        axes.set_xlabel(f"{panel.title}\n({panel.better} is better)" if panel.better else panel.title)
         axes.set_yticks(places, [called[policy].replace(" (", "\n(") for policy in policies])
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)

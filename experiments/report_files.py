@@ -32,14 +32,15 @@ def check_folder(out: Path | None) -> None:
     """See, before any work is done, that results can be written there.
 
     Raises:
-        InputError: the path is a file, or lies in no folder.
+        InputError: the path, or one that it lies in, is a file or may not be written.
     """
     if out is None:
         return
-    if out.exists() and not out.is_dir():
-        raise InputError(f"--out {out} is a file; name a folder")
-    if not out.absolute().parent.is_dir():
-        raise InputError(f"--out {out}: there is no folder {out.absolute().parent}; make it first")
+    nearest = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise InputError(f"--out {out}: {nearest} is a file; name a folder")
+    if not os.access(nearest, os.W_OK):
+        raise InputError(f"--out {out}: {nearest} may not be written; name another folder")
 
 
 def fingerprints(paths: Sequence[str]) -> list[dict[str, Any]]:
@@ -101,6 +102,7 @@ def write(
     one, the summary last, and plots that this comparison does not have are removed.
     """
     try:
+        out.absolute().parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.absolute().parent))
     except OSError as error:
         raise InputError(f"cannot write {out}: {error.strerror or error}") from error
@@ -192,22 +194,23 @@ def _write_plots(comparison: Comparison, folder: Path) -> None:
     for policy in policies:
         values = np.concatenate([latencies(result.records)["jct"] for result in comparison.of_policy(policy)])
         jct[policy] = values[~np.isnan(values)]
-        first = comparison.results[policy, seeds[0]].records
-        arrival[policy] = first["arrival_s"].to_numpy()
-        scheduled[policy] = first["first_scheduled_s"].to_numpy()
+        records = comparison.results[policy, seeds[0]].records
+        arrival[policy] = records["arrival_s"].to_numpy()
+        scheduled[policy] = records["first_scheduled_s"].to_numpy()
 
     def panel(title: str, metric: str) -> plots.Bars:
         values = {policy: comparison.interval(policy, metric) for policy in policies}
-        return plots.Bars(title, values, "lower" if LOWER.fullmatch(metric) else "higher")
+        better = "lower" if LOWER.fullmatch(metric) else "higher" if HIGHER.fullmatch(metric) else None
+        return plots.Bars(title, values, better)
 
     with plot_style():
         save_figure(plots.jct_cdf(jct), folder, "jct_cdf")
         panels = [panel("mean JCT (s)", "mean_jct_s"), panel("p99 JCT (s)", "p99_jct_s")]
         save_figure(plots.bars(panels), folder, "jct")
-        panels = [
-            panel("padding ratio", "padding_ratio"),
-            panel("throughput (tokens/s)", "output_throughput"),
-        ]
+        padded = any(result.metrics["padding_ratio"] for result in comparison.results.values())
+        # Where nothing is padded, how full the batches are is what tells policies apart.
+        first = panel("padding ratio", "padding_ratio") if padded else panel("batch occupancy", "occupancy")
+        panels = [first, panel("throughput (tokens/s)", "output_throughput")]
         save_figure(plots.bars(panels), folder, "padding_throughput")
         save_figure(plots.queue_length(arrival, scheduled), folder, "queue_length")
         workload = comparison.workloads[seeds[0]]

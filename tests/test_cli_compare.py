@@ -134,6 +134,26 @@ def test_skip_reports_what_it_left_out(folder: Path, capsys: pytest.CaptureFixtu
     assert json.loads((folder / "one/summary.json").read_text())["inputs"][0]["dropped"]["count"] == 2
 
 
+def test_continuous_batching_in_a_new_folder(folder: Path) -> None:
+    limits = [
+        "--batching",
+        "continuous",
+        "--max-num-seqs",
+        "4",
+        "--num-blocks",
+        "50",
+        "--no-enable-prefix-caching",
+    ]
+    assert main(["compare", "t.csv", *LATENCY, *limits, "--out", "deep/er"]) == 0
+    (run, _) = json.loads((folder / "deep/er/summary.json").read_text())["runs"]
+    settings = run["settings"]["batching"]
+    assert (settings["max_num_seqs"], settings["num_blocks"]) == (4, 50)
+    assert settings["enable_prefix_caching"] is False
+    assert run["metrics"]["padding_ratio"] == 0
+    assert main(["compare", "--rerun", "deep/er/summary.json", "--out", "again"]) == 0
+    assert files(folder / "again") == files(folder / "deep/er")
+
+
 BAD_POLICY = "class Bad:\n    def __call__(self, request, now_s):\n        return 1 / 0\n"
 PEEKS = "def Peeks(request, now_s):\n    return request.output_tokens\n"
 
@@ -179,7 +199,7 @@ PEEKS = "def Peeks(request, now_s):\n    return request.output_tokens\n"
         (["t.csv", "--seed", "-1"], "--seed is -1"),
         (["t.csv", "--num-prompts", "61"], "61 requests were asked for; the trace has 60"),
         (["t.csv", "--workers", "0"], "0 workers"),
-        (["t.csv", "--out", "t.csv/x"], "there is no folder"),
+        (["t.csv", "--out", "t.csv/x/y"], "t.csv is a file; name a folder"),
         (["t.csv", "--rerun", "s.json"], "--rerun takes every setting from the summary"),
         (["--rerun", "s.json"], "there is no file s.json"),
         (["--rerun", "t.csv"], "t.csv is not readable as JSON"),
@@ -211,7 +231,7 @@ def test_faults_end_in_one_sentence(
 
 def test_out_that_is_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "t.csv", *LATENCY, "--out", "e.parquet"]) == 2
-    assert "--out e.parquet is a file; name a folder" in capsys.readouterr().err
+    assert "e.parquet is a file; name a folder" in capsys.readouterr().err
 
 
 def environment() -> dict[str, str]:
