@@ -101,6 +101,15 @@ def test_a_router_from_a_file(tmp_path):
     assert run.records["replica"].to_list() == [2, 0, 2]
 
 
+def test_who_arrives_as_a_batch_ends_can_join_the_next():
+    # Request 0 runs until 2; request 1 waits from 1 on; request 2 comes at 2, when the next batch forms.
+    trace = made([0, 1, 2], [2, 1, 1])
+    run = simulate(
+        trace, "fcfs", StaticBatching(2), Affine(1.0), 2, router=lambda request, loads, now_s, rng: 0
+    )
+    assert run.records["first_scheduled_s"].to_list() == [0, 2, 2]
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(1, 6)), min_size=1, max_size=15).map(sorted),
     st.integers(2, 3),

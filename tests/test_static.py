@@ -105,6 +105,9 @@ def test_a_horizon_cuts_the_run_and_its_means():
     assert cut.metrics["busy_share"] == 1
     assert np.isnan(cut.metrics["mean_jct_s"])
     assert np.isnan(cut.metrics["mean_slowdown"])
+    # Padding counts batches that ended.
+    assert cut.metrics["padding_ratio"] == 2 / 8
+    assert simulate(THREE, "fcfs", batching, LATENCY, horizon_s=11.0).metrics["padding_ratio"] == 0
     partial = simulate(THREE, "fcfs", batching, LATENCY, horizon_s=16.8125, partial=True)
     assert partial.metrics["mean_jct_s"] == 11.8125
 
