@@ -106,9 +106,10 @@ def fit_trend(signals: Sequence[PromptSignals], prompts: Sequence[str]) -> Posit
 def fingerprint(backbone: Backbone) -> str:
     """Short hash of the model's configuration and of a few of its weights: is it the same model?"""
     config = {k: v for k, v in backbone.model.config.to_dict().items() if not k.startswith(("_", "transf"))}
+    parameters = list(backbone.model.parameters())
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
-    for tensor in list(backbone.model.parameters())[:: max(1, len(list(backbone.model.parameters())) // 8)]:
-        digest.update(tensor.flatten()[:256].float().cpu().numpy().tobytes())
+    for tensor in parameters[:: max(1, len(parameters) // 8)]:
+        digest.update(tensor.detach().flatten()[:256].float().cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
 
 

@@ -53,7 +53,7 @@ class RolloutSettings:
 
 @dataclass(frozen=True)
 class Job:
-    """One answer to be sampled. `encoded` is the prompt's token count by the backend, when it knows it."""
+    """One answer to be sampled: the `sample`-th to a prompt."""
 
     prompt: Prompt
     sample: int
