@@ -134,7 +134,7 @@ class Comparison:
             return np.array([float(result.metrics[metric]) for result in results])
         match = PER_REQUEST.fullmatch(metric)
         # A burst is one long transient: its stretches are no samples of the same thing.
-        if match is None or self.setup.arrivals.kind == "burst":
+        if match is None or not self.workloads[self.setup.seeds[0]].trace.arrival_s.any():
             return np.empty(0)
         values = latencies(results[0].records)[match[2]]
         return batch_values(values[~np.isnan(values)], _statistic(match[1]))

@@ -218,6 +218,10 @@ def test_first_fault_is_named(tmp_path: Path, rows: str, message: str) -> None:
     ("line", "message"),
     [
         ("{", "line 2: is not JSON"),
+        (
+            '{"arrival_s": 1, "prompt_tokens": 1, "output_tokens": 1, "session_id": 1.5}',
+            "line 2, column 'session_id': 1.5 is not a whole number",
+        ),
         ("[1]", r"line 2: \[1\] is not a JSON object"),
         ('{"arrival_s": 1, "prompt_tokens": true, "output_tokens": 1}', "line 2, .*: 'true' is not a number"),
         ('{"arrival_s": 1, "prompt_tokens": {}, "output_tokens": 1}', "line 2, .*: '{}' is not a number"),

@@ -11,20 +11,13 @@ import polars as pl
 
 from traces.errors import InputError
 from traces.readers.columns import ColumnMap
+from traces.readers.values import as_integers, as_nanoseconds, as_text, holds_dates, stripped
 from traces.schema import NUMBER_COLUMNS, TEXT_COLUMNS, Trace, object_array
 
 OnError = Literal["fail", "skip"]
 MAX_TOKENS = 2**31 - 1
 SHOWN_VALUE = 60
 LISTED_DROPS = 20
-DATE_FORMATS = (
-    "%Y-%m-%d %H:%M:%S%.f",
-    "%Y-%m-%d %H:%M:%S%.f%:z",
-    "%Y-%m-%dT%H:%M:%S%.f",
-    "%Y-%m-%dT%H:%M:%S%.f%:z",
-    "%Y-%m-%dT%H:%M:%S%.fZ",
-    "%Y-%m-%d %H:%M:%S%.fZ",
-)
 
 
 @dataclass(frozen=True)
@@ -110,7 +103,7 @@ def build_trace(draft: Draft, on_error: OnError) -> Trace:
     for name in TEXT_COLUMNS:
         if name in draft.columns.columns:
             values[name] = object_array(
-                _text(draft.frame[draft.columns.columns[name]]).gather(kept).to_list()
+                as_text(draft.frame[draft.columns.columns[name]]).gather(kept).to_list()
             )
     metadata = dict(draft.metadata)
     if "arrival_s" not in draft.columns.columns and draft.columns.undecided_time is None:
@@ -146,7 +139,7 @@ def _optional_numbers(
     column = draft.columns.columns[name]
     series = draft.frame[column]
     if np.dtype(dtype).kind == "i":
-        exact = _integers(series)
+        exact = as_integers(series)
         bad = exact.is_null() & series.is_not_null()
         check.reject(bad.to_numpy(), column, "is not a whole number")
         return exact.fill_null(-1 if name != "prefix_tokens" else 0).to_numpy()
@@ -154,7 +147,7 @@ def _optional_numbers(
 
 
 def _numbers(series: pl.Series, column: str, check: _Check) -> np.ndarray[Any, Any]:
-    numbers = _clean(series).cast(pl.Float64, strict=False)
+    numbers = stripped(series).cast(pl.Float64, strict=False)
     missing = series.is_null().to_numpy()
     check.reject(missing, column, "is missing")
     check.reject(numbers.is_null().to_numpy(), column, "is not a number")
@@ -173,8 +166,8 @@ def _arrivals(draft: Draft, check: _Check) -> tuple[np.ndarray[Any, Any], int]:
     if column is None:
         return np.zeros(len(draft.frame), dtype=np.int64), 1
     series = draft.frame[column]
-    if _holds_dates(series):
-        nanoseconds = _dates(series)
+    if holds_dates(series):
+        nanoseconds = as_nanoseconds(series)
         check.reject(series.is_null().to_numpy(), column, "is missing")
         check.reject(nanoseconds.is_null().to_numpy(), column, "is not a date and time")
         return nanoseconds.fill_null(0).to_numpy(), 1_000_000_000
@@ -188,29 +181,6 @@ def _arrivals(draft: Draft, check: _Check) -> tuple[np.ndarray[Any, Any], int]:
     return numbers, draft.columns.ticks_per_s
 
 
-def _holds_dates(series: pl.Series) -> bool:
-    if series.dtype.is_temporal():
-        return True
-    if series.dtype != pl.String:
-        return False
-    head = series.drop_nulls().head(100)
-    return len(head) > 0 and _dates(head).null_count() < len(head)
-
-
-def _dates(series: pl.Series) -> pl.Series:
-    if series.dtype.is_temporal():
-        return series.cast(pl.Datetime("ns"), strict=False).to_physical()
-    text = _clean(series)
-    whole = pl.Series(series.name, [None] * len(text), dtype=pl.Int64)
-    for form in DATE_FORMATS:
-        missing = whole.is_null()
-        if not missing.any():
-            break
-        parsed = text.str.to_datetime(form, time_unit="ns", strict=False).to_physical()
-        whole = whole.zip_with(~missing, parsed)
-    return whole
-
-
 def _ids(draft: Draft, check: _Check) -> np.ndarray[Any, Any]:
     column = draft.columns.columns.get("request_id")
     if column is None:
@@ -219,12 +189,12 @@ def _ids(draft: Draft, check: _Check) -> np.ndarray[Any, Any]:
     check.reject(series.is_null().to_numpy(), column, "is missing")
     again = ~series.is_first_distinct()
     check.reject(again.to_numpy(), column, "is the id of an earlier request; ids must differ")
-    whole = _integers(series)
+    whole = as_integers(series)
     # "007" and "7" are two ids: numbers only where the text comes back unchanged.
-    same = whole.cast(pl.String) == _text(series)
+    same = whole.cast(pl.String) == as_text(series)
     if bool(same.fill_null(False).gather(np.flatnonzero(check.ok)).all()):
         return whole.fill_null(0).to_numpy()
-    return object_array(_text(series).to_list())
+    return object_array(as_text(series).to_list())
 
 
 def _hash_ids(draft: Draft, check: _Check) -> np.ndarray[Any, Any]:
@@ -316,25 +286,3 @@ def _extra(draft: Draft, kept: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any
         plain = part.dtype.is_numeric() and part.null_count() == 0
         extra[series.name] = part.to_numpy() if plain else object_array(part.to_list())
     return extra
-
-
-def _clean(series: pl.Series) -> pl.Series:
-    if series.dtype.is_numeric():
-        return series
-    return _text(series).str.strip_chars()
-
-
-def _integers(series: pl.Series) -> pl.Series:
-    if series.dtype.is_float():
-        return series.cast(pl.Float64).replace([float("nan")], [None]).cast(pl.Int64, strict=False)
-    return _clean(series).cast(pl.Int64, strict=False)
-
-
-def _text(series: pl.Series) -> pl.Series:
-    if series.dtype == pl.String:
-        return series
-    if series.dtype.is_nested():
-        return pl.Series(
-            series.name, [None if v is None else str(v) for v in series.to_list()], dtype=pl.String
-        )
-    return series.cast(pl.String)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from traces.errors import InputError
-from traces.parquet import read_any_parquet, trace_from_table
+from traces.parquet import SCHEMA_VERSION, read_any_parquet, trace_from_table
 from traces.readers.columns import map_columns
 from traces.readers.draft import Draft
 from traces.schema import Trace
@@ -28,6 +28,7 @@ def read(path: str, columns: Mapping[str, str] | None) -> Draft | Trace:
         raise InputError(f"{path} is a trace of this project, whose columns are fixed; leave out --columns")
     if metadata.get("kind") != "trace":
         raise InputError(f"{path} holds {metadata.get('kind', 'no trace')}, where a trace is needed")
-    if metadata.get("schema_version") != 1:
-        raise InputError(f"{path} has schema version {metadata.get('schema_version')}; known here is 1")
+    if metadata.get("schema_version") != SCHEMA_VERSION:
+        version = metadata.get("schema_version")
+        raise InputError(f"{path} has schema version {version}; this program reads version {SCHEMA_VERSION}")
     return trace_from_table(frame, metadata, path)
