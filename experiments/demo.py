@@ -10,8 +10,8 @@ from pathlib import Path
 from predictor.backbone import load_backbone
 from predictor.checkpoint import load_predictor
 from predictor.embedded import PREDICTORS, TEST_SEED, read_rollout
-from predictor.evaluate import prompt_ids, scenarios_of
 from predictor.predict import predict
+from predictor.rows import prompt_ids, scenarios_of
 from predictor.train import split_by_prompt
 from traces import Trace, write_trace
 

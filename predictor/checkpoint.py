@@ -23,7 +23,7 @@ from traces.errors import InputError
 from traces.estimates import QUANTILES
 
 
-class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", license="apache-2.0"):  # type: ignore[misc]
+class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", license="apache-2.0"):
     """Pooling settings, position trend, bins and head as one object with `save_pretrained`/`from_pretrained`.
 
     `predictor`: the name its estimates bear; `backbone`, `backbone_fingerprint`, `dtype`: which LLM's

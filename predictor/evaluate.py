@@ -6,7 +6,7 @@ same kind as ESTP, zero and weak weights included, and `estp-permuted` is ESTP's
 each prompt: what ESTP gains over it is what S knows about *which* tokens matter.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,44 +17,57 @@ from tqdm import tqdm
 from predictor.features import PromptSignals, fit_trend, pooled_features
 from predictor.head import Bins, Floats
 from predictor.pooling import Pooling, PoolingSettings, SignalScale
+from predictor.rows import prompt_ids, prompts_of, scenarios_of
 from predictor.scores import paired_difference, scores
 from predictor.train import Fitted, Split, TrainSettings, fit, split_by_prompt
 from traces import Trace
 from traces.errors import InputError
 
 WEIGHTS = (0.3, 0.7, 1.5)
+_JOINT = [
+    *[(s, h) for s in WEIGHTS[:2] for h in (0.0, *WEIGHTS[:2])],
+    (1.5, 0.7),
+    (-0.3, 0.3),
+    (-0.7, 0.7),
+]
 
 
-_Cell = tuple[SignalScale, float, float]
-
-
-def _grid(pooling: Pooling, cells: Iterable[_Cell], permuted: bool = False) -> tuple[PoolingSettings, ...]:
+def _grid(
+    pooling: Pooling, cells: dict[SignalScale, Sequence[tuple[float, float]]], permuted: bool = False
+) -> tuple[PoolingSettings, ...]:
     return tuple(
-        PoolingSettings(pooling, scale, lambda1=s, lambda2=h, permuted=permuted) for scale, s, h in cells
+        PoolingSettings(pooling, scale, lambda1=s, lambda2=h, permuted=permuted)
+        for scale, weights in cells.items()
+        for s, h in weights
     )
 
 
-_JOINT = [(s, h) for s in WEIGHTS[:2] for h in (0.0, *WEIGHTS[:2])] + [(1.5, 0.7), (-0.3, 0.3), (-0.7, 0.7)]
-_NORMALISED: tuple[SignalScale, ...] = ("zscore", "detrended")
+_ENTROPY = [(0.0, h) for h in (0.0, *WEIGHTS, -0.7)]
+_ATTENTION = [(s, 0.0) for s in (*WEIGHTS, -0.7)]
 
 GRIDS: dict[str, tuple[PoolingSettings, ...]] = {
     "mean": (PoolingSettings("mean"),),
     "last": (PoolingSettings("last"),),
-    "egtp": _grid(
-        "egtp", [("paper", 1, h) for h in (0.3, 1.0)] + [("zscore", 1, h) for h in (0.0, *WEIGHTS, -0.7)]
-    ),
+    "egtp": _grid("egtp", {"paper": [(0.0, 0.3), (0.0, 1.0)], "zscore": _ENTROPY}),
     "semantic": _grid(
         "semantic",
-        [("paper", s, 1) for s in (1.0, 10.0)]
-        + [("visible", 1.0, 1)]
-        + [(scale, s, 1) for scale in _NORMALISED for s in (*WEIGHTS, -0.7)],
+        {
+            "paper": [(1.0, 0.0), (10.0, 0.0)],
+            "visible": [(1.0, 0.0)],
+            "zscore": _ATTENTION,
+            "detrended": _ATTENTION,
+        },
     ),
     "estp": _grid(
         "estp",
-        [("paper", 1, 1), ("paper", 10, 1), ("visible", 1, 1), ("zscore", 0.0, 0.0)]
-        + [(scale, s, h) for scale in _NORMALISED for s, h in _JOINT],
+        {
+            "paper": [(1.0, 1.0), (10.0, 1.0)],
+            "visible": [(1.0, 1.0)],
+            "zscore": [(0.0, 0.0), *_JOINT],
+            "detrended": _JOINT,
+        },
     ),
-    "estp-permuted": _grid("estp", [("detrended", s, h) for s, h in _JOINT], permuted=True),
+    "estp-permuted": _grid("estp", {"zscore": [(0.0, 0.0)], "detrended": _JOINT}, permuted=True),
 }
 """Candidates by method. The weight of a z-scored signal is 0 (plain mean) to 1.5; negative ones are tried too."""
 
@@ -119,22 +132,6 @@ class Evaluation:
         return paired_difference(a, b, np.concatenate(prompts), np.random.default_rng(0))
 
 
-def prompt_ids(trace: Trace) -> NDArray[np.object_]:
-    """What the split keeps together: the column `prompt_id`, else the prompt's text."""
-    if "prompt_id" in trace.extra:
-        return np.asarray(trace.extra["prompt_id"], dtype=object)
-    if trace.prompt is None:
-        raise InputError("the trace has no column 'prompt', so no predictor can be trained on it")
-    return np.asarray(trace.prompt, dtype=object)
-
-
-def scenarios_of(trace: Trace) -> NDArray[np.object_]:
-    """The scenario of each row; `all` where the trace has none."""
-    if trace.scenario is None:
-        return np.full(len(trace), "-", dtype=object)
-    return np.asarray(trace.scenario, dtype=object)
-
-
 def best_of(
     signals: Sequence[PromptSignals],
     trace: Trace,
@@ -143,9 +140,9 @@ def best_of(
     settings: TrainSettings,
 ) -> tuple[PoolingSettings, Fitted, list[float]]:
     """Train a head for each candidate and keep the one with the least validation loss; all losses besides."""
-    assert trace.prompt is not None
-    trend = fit_trend([signals[i] for i in split.train], [trace.prompt[i] for i in split.train])
-    features = pooled_features(signals, candidates, trend, list(trace.prompt))
+    texts = prompts_of(trace)
+    trend = fit_trend([signals[i] for i in split.train], [texts[i] for i in split.train])
+    features = pooled_features(signals, candidates, trend, texts)
     fitted = [fit(one, trace.output_tokens, split, settings) for one in features]
     losses = [one.validation_loss for one in fitted]
     k = int(np.argmin(losses))
@@ -190,15 +187,15 @@ def _train(
     method: str,
     log: list[dict[str, Any]],
 ) -> Outcome:
-    assert trace.prompt is not None
+    texts = prompts_of(trace)
     base = settings or TrainSettings()
     tuned = TrainSettings(**{**base.__dict__, "seed": seed})
     chosen, fitted, losses = best_of(signals, trace, split, grid, tuned)
     for one, value in zip(grid, losses, strict=True):
         log.append({"seed": seed, "method": method, **one.to_json(), "validation_loss": value})
-    trend = fit_trend([signals[i] for i in split.train], [trace.prompt[i] for i in split.train])
+    trend = fit_trend([signals[i] for i in split.train], [texts[i] for i in split.train])
     test = [signals[i] for i in split.test]
-    features = pooled_features(test, [chosen], trend, [trace.prompt[i] for i in split.test])[0]
+    features = pooled_features(test, [chosen], trend, [texts[i] for i in split.test])[0]
     estimate = fitted.probabilities(features) @ fitted.bins.centres
     return Outcome(seed, method, estimate, chosen.to_json())
 

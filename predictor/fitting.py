@@ -5,9 +5,10 @@ from typing import Any
 
 from predictor.backbone import Backbone
 from predictor.checkpoint import LengthPredictor, make_checkpoint
-from predictor.evaluate import GRIDS, best_of, prompt_ids, scenarios_of
+from predictor.evaluate import GRIDS, best_of
 from predictor.features import PromptSignals, fit_trend
 from predictor.pooling import Pooling, PoolingSettings
+from predictor.rows import prompt_ids, prompts_of, scenarios_of
 from predictor.scores import scores
 from predictor.train import TrainSettings, split_by_prompt
 from traces import Trace
@@ -26,13 +27,13 @@ def train_predictor(
 
     `fixed`: pooling settings given by the user; when it is empty the pooling's grid is tried.
     """
-    assert trace.prompt is not None
+    texts = prompts_of(trace)
     split = split_by_prompt(prompt_ids(trace), scenarios_of(trace), settings.seed)
     candidates = GRIDS.get(pooling, ()) if not fixed else ()
     chosen, fitted, losses = best_of(
         signals, trace, split, candidates or (PoolingSettings(pooling, **fixed),), settings
     )
-    trend = fit_trend([signals[i] for i in split.train], [trace.prompt[i] for i in split.train])
+    trend = fit_trend([signals[i] for i in split.train], [texts[i] for i in split.train])
     facts = {
         "split_seed": settings.seed,
         "candidates": len(losses),
@@ -44,6 +45,6 @@ def train_predictor(
     }
     checkpoint = make_checkpoint(name, backbone, chosen, trend, fitted, facts)
     rows = split.test
-    table = checkpoint.probabilities([signals[i] for i in rows], [trace.prompt[i] for i in rows])
+    table = checkpoint.probabilities([signals[i] for i in rows], [texts[i] for i in rows])
     facts["test"] = scores(table @ fitted.bins.centres, trace.output_tokens[rows], fitted.bins)
     return make_checkpoint(name, backbone, chosen, trend, fitted, facts)

@@ -12,6 +12,7 @@ from tqdm import tqdm
 from predictor.backbone import Backbone
 from predictor.checkpoint import LengthPredictor, as_estimates
 from predictor.features import BATCH_TOKENS, of
+from predictor.rows import prompts_of
 from predictor.signals import iter_signals
 from traces import Estimates, Trace, write_estimates
 from traces.errors import InputError
@@ -34,17 +35,13 @@ def predict(
     stopped and ends with the same bytes. Raises InputError when the trace has no prompts, or when a
     predictor was trained on another backbone.
     """
-    if trace.prompt is None:
-        raise InputError("the trace has no column 'prompt', so there is no text to predict from")
-    empty = [i for i, text in enumerate(trace.prompt) if not text]
-    if empty:
-        raise InputError(f"request {trace.request_id[empty[0]]!r} has an empty prompt")
+    prompts = prompts_of(trace)
     names = [p.predictor for p in predictors]
     if len(set(names)) < len(names) or not names:
         raise InputError(f"predictors need different names, but these are {', '.join(names) or 'none'}")
     for predictor in predictors:
         predictor.check_backbone(backbone)
-    texts = list(dict.fromkeys(trace.prompt))
+    texts = list(dict.fromkeys(prompts))
     encoded = [backbone.encode(text) for text in texts]
     order = sorted(range(len(texts)), key=lambda i: (-len(encoded[i]), i))
     chunks = [order[k : k + CHUNK_PROMPTS] for k in range(0, len(order), CHUNK_PROMPTS)]
@@ -73,7 +70,7 @@ def predict(
             for name in names:
                 tables[name][chunk] = found[name]
     place = {text: i for i, text in enumerate(texts)}
-    rows = np.array([place[text] for text in trace.prompt])
+    rows = np.array([place[text] for text in prompts])
     estimates = [as_estimates(p, trace.request_id, tables[p.predictor][rows]) for p in predictors]
     write_estimates(estimates, out, {"backbone": backbone.name})
     shutil.rmtree(parts)

@@ -63,7 +63,14 @@ def made() -> tuple[Trace, list[PromptSignals]]:
 @pytest.fixture(scope="module")
 def result(made: tuple[Trace, list[PromptSignals]]) -> Evaluation:
     trace, signals = made
-    return evaluate(trace, signals, seeds=(0, 1), settings=TrainSettings(learning_rate=3e-3, epochs=40), grids=SMALL, progress=False)
+    return evaluate(
+        trace,
+        signals,
+        seeds=(0, 1),
+        settings=TrainSettings(learning_rate=3e-3, epochs=40),
+        grids=SMALL,
+        progress=False,
+    )
 
 
 def test_entropy_pooling_finds_the_token_that_tells(result: Evaluation) -> None:
@@ -78,7 +85,9 @@ def test_the_choice_is_the_least_validation_loss(result: Evaluation) -> None:
         if outcome.method == "egtp":
             rows = [v for v in result.validation if v["seed"] == outcome.seed and v["method"] == "egtp"]
             assert len(rows) == 2
-            assert outcome.settings["lambda2"] == min(rows, key=lambda v: v["validation_loss"])["lambda2"] == 1.5
+            assert (
+                outcome.settings["lambda2"] == min(rows, key=lambda v: v["validation_loss"])["lambda2"] == 1.5
+            )
 
 
 def test_differences_are_those_of_the_table(result: Evaluation) -> None:

@@ -45,7 +45,12 @@ def test_soft_labels_by_hand() -> None:
 def test_loss_by_hand() -> None:
     # Even logits over centres 10 and 30: cross entropy log 2, expected length 20; true length 26, scale 40.
     got = loss(
-        torch.zeros(1, 2), torch.tensor([[0.25, 0.75]]), torch.tensor([26.0]), torch.tensor([10.0, 30.0]), 40.0, 0.95
+        torch.zeros(1, 2),
+        torch.tensor([[0.25, 0.75]]),
+        torch.tensor([26.0]),
+        torch.tensor([10.0, 30.0]),
+        40.0,
+        0.95,
     )
     assert float(got) == pytest.approx(0.95 * np.log(2) + 0.05 * (6 / 40) ** 2, rel=1e-6)
 

@@ -17,15 +17,16 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from experiments.cli import main  # noqa: E402
-from predictor import predict as predict_module  # noqa: E402
-from predictor.backbone import load_backbone  # noqa: E402
-from predictor.checkpoint import LengthPredictor, load_predictor  # noqa: E402
-from predictor.evaluate import prompt_ids, scenarios_of, simple_baselines  # noqa: E402
-from predictor.predict import predict  # noqa: E402
-from predictor.train import split_by_prompt  # noqa: E402
-from traces import read_estimates, read_trace, write_trace  # noqa: E402
-from traces.errors import InputError  # noqa: E402
+from experiments.cli import main
+from predictor import predict as predict_module
+from predictor.backbone import load_backbone
+from predictor.checkpoint import LengthPredictor, load_predictor
+from predictor.evaluate import simple_baselines
+from predictor.predict import predict
+from predictor.rows import prompt_ids, scenarios_of
+from predictor.train import split_by_prompt
+from traces import read_estimates, read_trace, write_trace
+from traces.errors import InputError
 
 TINY = Path(__file__).parent / "data" / "tiny_lm"
 
@@ -92,7 +93,9 @@ def test_the_comparison_uses_them(run: Path) -> None:
     assert pl.read_parquet(out / "records.parquet").height > 0
 
 
-def test_predicting_resumes_to_the_same_bytes(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predicting_resumes_to_the_same_bytes(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(predict_module, "CHUNK_PROMPTS", 16)
     trace = read_trace(run / "test.parquet")
     heads = [load_predictor(run / "estp"), load_predictor(run / "egtp")]
@@ -146,7 +149,10 @@ def test_activations_of_another_model_are_refused(run: Path, tmp_path: Path) -> 
     [
         (("train", "nothing.parquet", "OUT"), "nothing.parquet"),
         (("train", "ROLLOUT", "OUT", "--model", "./no-such-model"), "no model folder './no-such-model'"),
-        (("train", "ROLLOUT", "OUT", "--model", "nobody/no-such-model"), "cannot load model 'nobody/no-such-model'"),
+        (
+            ("train", "ROLLOUT", "OUT", "--model", "nobody/no-such-model"),
+            "cannot load model 'nobody/no-such-model'",
+        ),
         (("train", "ROLLOUT", "ESTP"), "exists already"),
         (("predict", "ROLLOUT", "OUT", "--predictor", "no-such-folder/x/y"), "cannot load a predictor"),
         (("predict", "TRACE", "OUT", "--predictor", "ESTP"), "no column 'prompt'"),

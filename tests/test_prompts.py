@@ -35,12 +35,15 @@ def test_rl_prompts_are_sampled_four_times_at_temperature_one() -> None:
 
 
 def test_unknown_scenario_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown scenario 'chat'.*longseq"):
+    with pytest.raises(ValueError, match=r"unknown scenario .chat.*longseq"):
         generate({"chat": 3}, 0)
 
 
 def test_file_round_trip(tmp_path: Path) -> None:
-    made = [*generate(dict.fromkeys(MAKERS, 5), 0), Prompt("odd", "x", "line\u2028separator\nand\ttab", 2, 0.0)]
+    made = [
+        *generate(dict.fromkeys(MAKERS, 5), 0),
+        Prompt("odd", "x", "line\u2028separator\nand\ttab", 2, 0.0),
+    ]
     write_prompts(made, tmp_path / "p.jsonl")
     assert read_prompts(tmp_path / "p.jsonl") == made
 

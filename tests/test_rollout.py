@@ -8,19 +8,19 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from predictor.backbone import Backbone, load_backbone  # noqa: E402
-from predictor.openai_backend import openai_backend  # noqa: E402
-from predictor.prompts import Prompt  # noqa: E402
-from predictor.rollout import Job, RolloutSettings, Sampled, hf_backend, rollout  # noqa: E402
-from traces import read_trace  # noqa: E402
-from traces.errors import InputError  # noqa: E402
+from predictor.backbone import Backbone, load_backbone
+from predictor.openai_backend import openai_backend
+from predictor.prompts import Prompt
+from predictor.rollout import Job, RolloutSettings, Sampled, hf_backend, rollout
+from traces import read_trace
+from traces.errors import InputError
 
 TINY = Path(__file__).parent / "data" / "tiny_lm"
 SETTINGS = RolloutSettings(str(TINY), max_tokens=30, batch_size=8, dtype="float32")
@@ -37,7 +37,9 @@ def prompts() -> list[Prompt]:
     return [Prompt(x["prompt_id"], x["scenario"], x["prompt"], 2, 1.0) for x in lines]
 
 
-def test_killed_and_resumed_gives_the_same_bytes(tiny: Backbone, prompts: list[Prompt], tmp_path: Path) -> None:
+def test_killed_and_resumed_gives_the_same_bytes(
+    tiny: Backbone, prompts: list[Prompt], tmp_path: Path
+) -> None:
     backend = hf_backend(tiny, SETTINGS)
     rollout(prompts, SETTINGS, backend, tmp_path / "whole.parquet", progress=False)
     calls = 0
@@ -67,7 +69,9 @@ def test_shards_together_give_the_same_bytes(tiny: Backbone, prompts: list[Promp
     assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
 
 
-def test_the_result_is_a_trace_with_its_settings(tiny: Backbone, prompts: list[Prompt], tmp_path: Path) -> None:
+def test_the_result_is_a_trace_with_its_settings(
+    tiny: Backbone, prompts: list[Prompt], tmp_path: Path
+) -> None:
     rollout(prompts, SETTINGS, hf_backend(tiny, SETTINGS), tmp_path / "t.parquet", progress=False)
     trace = read_trace(tmp_path / "t.parquet")
     assert trace.request_id.tolist() == [f"{p.prompt_id}/{k}" for p in prompts for k in range(2)]
@@ -85,7 +89,9 @@ def test_batches_of_other_settings_are_refused(tiny: Backbone, prompts: list[Pro
         rollout(prompts, other, hf_backend(tiny, other), tmp_path / "t.parquet", progress=False)
 
 
-@pytest.mark.parametrize(("name", "value"), [("max_tokens", 0), ("batch_size", 0), ("top_p", 0.0), ("top_k", -1)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_tokens", 0), ("batch_size", 0), ("top_p", 0.0), ("top_k", -1)]
+)
 def test_bad_settings_are_named(name: str, value: float) -> None:
     with pytest.raises(InputError, match=name):
         dataclasses.replace(SETTINGS, **{name: value})
@@ -94,7 +100,7 @@ def test_bad_settings_are_named(name: str, value: float) -> None:
 class _Server(BaseHTTPRequestHandler):
     """Speaks the chat completions protocol: an answer as long as its prompt has words, cut at max_tokens."""
 
-    seen: list[dict[str, Any]] = []
+    seen: ClassVar[list[dict[str, Any]]] = []
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -138,7 +144,9 @@ def server() -> Iterator[str]:
 
 def test_lengths_from_a_server(server: str, prompts: list[Prompt], tmp_path: Path) -> None:
     settings = RolloutSettings("served", max_tokens=12, backend="openai", dtype="server")
-    trace = rollout(prompts, settings, openai_backend(settings, server), tmp_path / "s.parquet", progress=False)
+    trace = rollout(
+        prompts, settings, openai_backend(settings, server), tmp_path / "s.parquet", progress=False
+    )
     assert trace is not None
     assert trace.prompt is not None
     words = [len(text.split()) for text in trace.prompt]

@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("scipy")
 
-from predictor.head import Bins  # noqa: E402
-from predictor.scores import paired_difference, scores  # noqa: E402
+from predictor.head import Bins
+from predictor.scores import paired_difference, scores
 
 
 def test_scores_by_hand() -> None:
@@ -39,6 +39,8 @@ def test_paired_difference_covers_the_truth_as_often_as_it_says() -> None:
 
 def test_paired_difference_is_the_mean_of_the_differences() -> None:
     first, second = np.array([3.0, 5.0, 1.0]), np.array([1.0, 1.0, 1.0])
-    mean, low, high = paired_difference(first, second, np.array(["a", "a", "b"], object), np.random.default_rng(0))
+    mean, low, high = paired_difference(
+        first, second, np.array(["a", "a", "b"], object), np.random.default_rng(0)
+    )
     assert mean == pytest.approx(2)
     assert (low, high) == (0.0, 3.0)  # only the one or only the other prompt drawn

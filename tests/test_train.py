@@ -20,7 +20,13 @@ from predictor.train import TrainSettings, fit, split_by_prompt  # noqa: E402
 from traces.errors import InputError  # noqa: E402
 
 TINY = Path(__file__).parent / "data" / "tiny_lm"
-TEXTS = ["list every bird you see .", "ann has four .", "list every bird you see .", "how many cards ?", "one ."]
+TEXTS = [
+    "list every bird you see .",
+    "ann has four .",
+    "list every bird you see .",
+    "how many cards ?",
+    "one .",
+]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +42,7 @@ def test_a_prompt_is_in_one_part_and_every_row_in_some(samples: list[int], seed:
     parts = (split.train, split.validation, split.test)
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(ids)))
     names = [set(ids[p]) for p in parts]
-    assert not (names[0] & names[1] or names[0] & names[2] or names[1] & names[2])
+    assert len(set.union(*names)) == sum(map(len, names))
 
 
 def test_each_scenario_is_split_in_the_same_shares() -> None:
@@ -77,7 +83,8 @@ def test_a_seed_decides_the_head() -> None:
     ids = np.array([str(k) for k in range(200)], dtype=object)
     split = split_by_prompt(ids, np.full(200, "s", dtype=object), 0)
     one, same, other = (
-        fit(features, lengths, split, TrainSettings(epochs=2, seed=s)).probabilities(features) for s in (1, 1, 2)
+        fit(features, lengths, split, TrainSettings(epochs=2, seed=s)).probabilities(features)
+        for s in (1, 1, 2)
     )
     assert (one == same).all()
     assert not np.allclose(one, other)
@@ -96,7 +103,9 @@ def test_signals_come_back_from_the_cache_as_they_were(tiny: Backbone, tmp_path:
 
 
 def test_signals_after_a_lost_shard_are_the_same(tiny: Backbone, tmp_path: Path) -> None:
-    texts = [f"{word} has {count} ." for word in ("ann", "tom", "leo", "ben") for count in ("one", "two", "four")] * 8
+    texts = [
+        f"{word} has {count} ." for word in ("ann", "tom", "leo", "ben") for count in ("one", "two", "four")
+    ] * 8
     texts = [f"{'the winter was short . ' * (k // 12)}{t}" for k, t in enumerate(texts)]
     whole = read_signals(tiny, texts, folder=tmp_path / "a", progress=False)
     assert len(list((tmp_path / "a").iterdir())) == -(-len(set(texts)) // SHARD_PROMPTS) > 1

@@ -40,6 +40,7 @@ class Evaluate:
         from predictor.embedded import read_rollout
         from predictor.evaluate import evaluate
         from predictor.features import read_signals
+        from predictor.rows import prompts_of
         from predictor.train import TrainSettings
         from traces.errors import InputError
         from traces.files import atomic_path
@@ -47,7 +48,7 @@ class Evaluate:
         if self.seeds < 1:
             raise InputError(f"--seeds is {self.seeds}; at least 1 is needed")
         trace = read_rollout(self.trace)
-        signals = read_signals(load_backbone(self.model, self.device, self.dtype), list(trace.prompt))
+        signals = read_signals(load_backbone(self.model, self.device, self.dtype), prompts_of(trace))
         result = evaluate(trace, signals, seeds=range(self.seeds), settings=TrainSettings(epochs=self.epochs))
         print(render(result, trace))
         if self.out is not None:

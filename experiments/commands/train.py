@@ -51,6 +51,7 @@ class Train:
         from predictor.embedded import read_rollout
         from predictor.features import read_signals
         from predictor.fitting import train_predictor
+        from predictor.rows import prompts_of
         from predictor.train import TrainSettings
         from traces.errors import InputError
 
@@ -66,7 +67,7 @@ class Train:
         }
         fixed = {key: value for key, value in given.items() if value is not None}
         backbone = load_backbone(self.model, self.device, self.dtype)
-        signals = read_signals(backbone, list(trace.prompt))
+        signals = read_signals(backbone, prompts_of(trace))
         checkpoint = train_predictor(
             self.name or self.pooling, trace, signals, backbone, self.pooling, fixed, settings
         )

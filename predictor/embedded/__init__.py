@@ -7,8 +7,8 @@ the training part of split seed 0 (`estp train`); `TEST_SEED` names that split, 
 from importlib.resources import files
 from pathlib import Path
 
+from predictor.rows import prompts_of
 from traces import Trace, read_trace
-from traces.errors import InputError
 
 FOLDER = Path(str(files("predictor.embedded")))
 ROLLOUT = FOLDER / "rollout.parquet"
@@ -19,6 +19,5 @@ TEST_SEED = 0
 def read_rollout(source: str = "embedded") -> Trace:
     """A trace with prompts, from a file, or the embedded answers. Raises InputError when it has no prompts."""
     trace = read_trace(ROLLOUT if source == "embedded" else source)
-    if trace.prompt is None:
-        raise InputError(f"{source} has no column 'prompt', so no length can be predicted from its prompts")
+    prompts_of(trace)
     return trace
