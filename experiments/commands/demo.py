@@ -9,7 +9,7 @@ from typing import Annotated
 from tyro.conf import arg
 
 POLICIES = ("fcfs", "sjf", "egtp", "estp")
-RATE_PER_S = 4.0
+RATE_PER_S = 7.0
 LATENCY = "roofline,model=smollm2-135m,device=l4"
 
 
