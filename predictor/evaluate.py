@@ -223,7 +223,7 @@ def simple_baselines(trace: Trace, split: Split) -> dict[str, Floats]:
 def noise_floor(trace: Trace) -> float | None:
     """Mean absolute difference between two answers to one prompt, in tokens; None without repeated samples.
 
-    A predictor that knew each prompt's distribution exactly would still err by about 1 / sqrt(2) of this.
+    No estimate from the prompt alone can undo this: its error is at least half of the gap, on average.
     """
     groups: dict[str, list[int]] = {}
     for prompt, length in zip(prompt_ids(trace), trace.output_tokens.tolist(), strict=True):
