@@ -90,7 +90,7 @@ def bars(panels: list[Bars]) -> Figure:
         )
         top = float(np.max(shown + np.nan_to_num(halves), initial=0.0)) or 1.0
         for place, mean, half in zip(places, means, np.nan_to_num(halves), strict=True):
-            text = "none" if np.isnan(mean) else f"{mean:.3g}"
+            text = "none" if np.isnan(mean) else (f"{mean:,.0f}" if mean >= 1000 else f"{mean:.3g}")
             axes.text(np.nan_to_num(mean) + half + 0.03 * top, place, text, va="center", fontsize=7)
         axes.set_xlim(0, 1.3 * top)
         axes.set_xlabel(f"{panel.title}\n({panel.better} is better)" if panel.better else panel.title)
