@@ -1,7 +1,7 @@
 """Steps in which nothing is short, taken without the step rule: the shortcut that makes a run fast.
 
-While at most one request waits, and fits into the batch, the budget and the memory with its whole
-prompt, the rule has one outcome: all who decode get a token and the newcomer its prompt. `coast`
+While at most one request waits for or is in its prefill, and the batch and the memory hold it whole,
+the rule has one outcome: all who decode get a token, and the newcomer what is left of the budget. `coast`
 takes such steps on the sums of `sim.decoding`, and stops before the first that is not like that;
 `sim.engine` decides it. The records are the same with and without: ``leap=False`` never coasts, and
 the property tests compare the two.
@@ -73,51 +73,73 @@ def coast(
 ) -> tuple[float, bool, list[int]]:
     """Take steps from ``now_s`` on until one ends at ``hears_s`` or later, or has to be decided.
 
-    Returns: when the last step ends; whether an arrival may be heard of then; and who ends with it
-        and is not yet among the replica's finished (all others are).
+    Returns: when the last step ends; whether an arrival may be heard of then; and who leaves with
+        it and is not yet among the replica's finished (all others are).
     """
-    decoding, latency, records = engine.decoding, run.latency, run.records
-    most, size, room = engine.limits.max_num_seqs, engine.limits.block_size, engine.room_tokens
-    ends, queue, heap, completion_s = decoding.last_steps, engine.queue, engine.heap, records.completion_s
-    heard = False
-    left: list[int] = []
+    if engine.pool.queued or len(engine.prefilling) > 1:
+        return now_s, False, []
+    decoding, prefilling, latency, records = engine.decoding, engine.prefilling, run.latency, run.records
+    budget, most = engine.limits.max_num_batched_tokens, engine.limits.max_num_seqs
+    calendar, queue, heap, edge_s = decoding.calendar, engine.queue, engine.heap, hears_s * BEFORE
+    size, room = engine.limits.block_size, engine.room_tokens
+    step, taken, start_s, first = engine.step, stretch.taken, stretch.start_s, stretch.context
+    busy_s = slot_s = 0.0
+    leave, heard = replica.finished, False
     while not heard:
         count, context = decoding.count, decoding.context
-        if queue or heap:
-            newcomer = engine.admit_easily()
-            if newcomer is None:
+        if prefilling or queue or heap:
+            sequence = engine.easy_prefill()
+            if sequence is None:
                 break
-            end_s = now_s + float(latency.step_time(newcomer.prompt_tokens, count, context + count))
+            if not sequence.computed:
+                records.first_scheduled_s[sequence.number] = now_s
+            tokens = min(sequence.prompt_tokens - sequence.computed, budget - count)
+            end_s = now_s + latency.step_time(tokens, count, context + count)
             heard = end_s >= hears_s
-            records.first_scheduled_s[newcomer.number] = now_s
-            records.first_token_s[newcomer.number] = end_s
-            engine.step += 1
+            step += 1
+            taken = 0
             decoding.context = context + count
-            decoding.join(newcomer, engine.step)
-            stretch.taken = 0
+            count += 1
+            if engine.fill(sequence, tokens, step):
+                records.first_token_s[sequence.number] = end_s
         else:
-            # The step after this one may need a block for everybody.
-            steps = ends[0] - engine.step + 1 if count else 0
-            if not count or context + (steps + size) * count > room:
+            # The step after these may need a block for everybody.
+            if not count or context + (calendar[0][0] - step + 1 + size) * count > room:
                 break
-            steps, end_s, heard = stretch.extend(
-                latency, count, context + count, steps, now_s, hears_s, count >= most
-            )
-            engine.step += steps
-            decoding.context = context + steps * count
-        engine.coasted = True
-        if decoding.context + size * decoding.count > engine.peak_bound:
-            engine.note_peak()
-        busy_s = (min(end_s, run.horizon_s) if heard else end_s) - now_s
-        replica.busy_s += busy_s
-        replica.slot_s += busy_s * decoding.count
+            # As in `Stretch.extend`, without the call.
+            if not taken:
+                start_s, first = now_s, context + count
+            before, taken = taken, taken + calendar[0][0] - step + 1
+            end_s = start_s + latency.advance(taken, count, first)
+            if end_s >= edge_s:
+                hears = latency.steps_until(hears_s - start_s, count, first)
+                if hears <= taken:
+                    heard = True
+                    if hears < taken and count < most:
+                        taken = max(hears, before + 1)
+                        end_s = start_s + latency.advance(taken, count, first)
+                    end_s = max(end_s, hears_s)
+            step += taken - before
+            decoding.context = context + (taken - before) * count
+        if heard:
+            leave = []
+            busy_s -= max(end_s - run.horizon_s, 0.0)
+            slot_s -= max(end_s - run.horizon_s, 0.0) * count
+        busy_s += end_s - now_s
+        slot_s += (end_s - now_s) * count
         now_s = end_s
-        if ends[0] < engine.step:
-            left = [sequence.number for sequence in engine.end()]
-            for number in left:
-                completion_s[number] = end_s
-                stretch.taken = 0
-            if not heard:
-                replica.finished += left
-                left = []
-    return now_s, heard, left
+        if calendar and calendar[0][0] < step:
+            filled = decoding.context + (prefilling[0].computed if prefilling else 0)
+            if filled + len(engine.running) * size > engine.peak_bound:
+                engine.note_peak(engine.blocks(step))
+            for sequence in decoding.ended(step - 1):
+                taken = 0
+                del engine.running[sequence.number]
+                records.completion_s[sequence.number] = end_s
+                leave.append(sequence.number)
+    if step > engine.step:
+        engine.step, engine.coasted = step, True
+    stretch.taken, stretch.start_s, stretch.context = taken, start_s, first
+    replica.busy_s += busy_s
+    replica.slot_s += slot_s
+    return now_s, heard, leave if heard else []

@@ -217,7 +217,7 @@ class _Server:
             hears_s = min(replica.next_arrival_s, horizon_s)
             heard = False
             while not heard:
-                if self.leap and engine.calm():
+                if self.leap:
                     now_s, heard, left = coast(engine, self.stretch, replica, self.run, now_s, hears_s)
                     if heard:
                         yield clock.at(now_s)
@@ -231,6 +231,7 @@ class _Server:
                     yield clock.at(end_s)
                 self.apply(plan, steps, now_s, end_s)
                 now_s = end_s
+            replica.peak_kv_blocks = engine.peak_blocks
             if not heard:
                 event = replica.wait()
                 if event is None:
@@ -273,14 +274,13 @@ class _Server:
             records.completion_s[sequence.number] = end_s
             replica.finished.append(sequence.number)
             self.stretch.taken = 0
-        replica.peak_kv_blocks = engine.peak_blocks
 
     def arrive(self) -> None:
         """Let newcomers wait, or send them away if they can never fit."""
         engine, run = self.engine, self.run
         for number in self.replica.take():
             prompt_tokens, output_tokens = run.prompt_tokens[number], run.output_tokens[number]
-            if engine.fits(prompt_tokens, output_tokens):
+            if prompt_tokens + output_tokens <= engine.longest:
                 engine.add(Sequence(number, prompt_tokens, output_tokens, run.order.keys[number]))
             else:
                 run.records.rejected.append(number)

@@ -27,22 +27,9 @@ class Sequence:
         lost_tokens: tokens that were computed and have to be computed again after preemption.
     """
 
-    __slots__ = (
-        "base",
-        "blocks",
-        "computed",
-        "generated",
-        "hit_tokens",
-        "holding",
-        "last_step",
-        "lost_tokens",
-        "number",
-        "order",
-        "output_tokens",
-        "preemptions",
-        "priority",
-        "prompt_tokens",
-    )
+    generated = computed = blocks = base = order = preemptions = hit_tokens = lost_tokens = 0
+    last_step = -1
+    holding: Holding | None = None
 
     def __init__(
         self, number: int, prompt_tokens: int, output_tokens: int, priority: float = 0.0, chain: Chain = ()
@@ -51,10 +38,8 @@ class Sequence:
         self.prompt_tokens = prompt_tokens
         self.output_tokens = output_tokens
         self.priority = priority
-        self.holding: Holding | None = Holding(chain) if chain else None
-        self.generated = self.computed = self.blocks = self.base = 0
-        self.order = self.preemptions = self.hit_tokens = self.lost_tokens = 0
-        self.last_step = -1
+        if chain:
+            self.holding = Holding(chain)
 
 
 class Decoding:
@@ -63,18 +48,17 @@ class Decoding:
     Attributes:
         count: how many. context: their computed tokens in total, at the start of the next step.
         phases: (block_size,) how many need a new block in the steps = phase modulo the block size.
-        last_steps: heap of the steps in which one ends; those that left before may make the first one
-            early, never late.
+        calendar: heap of (last step, number, sequence). Entries of those that left before are void, and
+            may make the first one early, never late.
     """
 
-    __slots__ = ("_calendar", "_size", "context", "count", "last_steps", "phases")
+    __slots__ = ("_size", "calendar", "context", "count", "phases")
 
     def __init__(self, block_size: int):
         self.count = self.context = 0
         self.phases = [0] * block_size
         self._size = block_size
-        self._calendar: dict[int, list[Sequence]] = {}
-        self.last_steps: list[int] = []
+        self.calendar: list[tuple[int, int, Sequence]] = []
 
     def join(self, sequence: Sequence, step: int) -> None:
         """Let a sequence decode from ``step`` on; all its tokens but the last are computed."""
@@ -84,11 +68,7 @@ class Decoding:
         self.count += 1
         self.context += computed
         self.phases[(step - computed) % self._size] += 1
-        if last_step in self._calendar:
-            self._calendar[last_step].append(sequence)
-        else:
-            self._calendar[last_step] = [sequence]
-            heappush(self.last_steps, last_step)
+        heappush(self.calendar, (last_step, sequence.number, sequence))
 
     def leave(self, sequence: Sequence, step: int) -> None:
         """Take a sequence out at the start of ``step``, and write down how far it came."""
@@ -102,15 +82,16 @@ class Decoding:
         self.phases[(step - computed) % self._size] -= 1
 
     def ended(self, last: int) -> list[Sequence]:
-        """Take out those whose last token came in step ``last``, the first of `last_steps`."""
-        ended: list[Sequence] = []
-        for sequence in self._calendar.pop(heappop(self.last_steps)):
+        """Take out those whose last token came in step ``last``; nobody's came earlier."""
+        calendar, ended = self.calendar, []
+        while calendar and calendar[0][0] <= last:
+            sequence = heappop(calendar)[2]
             if sequence.last_step == last:
-                ended.append(sequence)
                 sequence.computed = computed = sequence.prompt_tokens + sequence.output_tokens - 1
                 self.count -= 1
                 self.context -= computed
                 self.phases[(last + 1 - computed) % self._size] -= 1
+                ended.append(sequence)
         return ended
 
     def blocks(self, step: int) -> int:

@@ -64,9 +64,11 @@ class Engine:
         step: the number of the step that `plan` decides next.
         running: sequences by number, in the order of the running list.
         decoding: those of them that decode, one token in each step.
+        prefilling: those that do not, in the order of the running list.
         queue, heap: who waits, in order of arrival or of priority; one of them is always empty.
         peak_blocks: most KV blocks in use at once. peak_bound: the tokens that would fill them.
-        room_tokens: the tokens that fill all blocks.
+        room_tokens: the tokens that fill all blocks. longest: most tokens of a prompt and its output
+            that can ever be served; what is longer is to be rejected.
         coasted: steps were taken without `plan`, and free blocks have to be counted again.
     """
 
@@ -78,14 +80,13 @@ class Engine:
         self.running: dict[int, Sequence] = {}
         self.decoding = Decoding(limits.block_size)
         self.peak_blocks = self.peak_bound = 0
-        self._longest = min(limits.max_model_len, self.room_tokens)
-        self._easy_tokens = min(
-            limits.max_num_batched_tokens, limits.long_prefill_token_threshold or UNLIMITED
-        )
+        self.longest = min(limits.max_model_len, self.room_tokens)
+        chunked = limits.enable_chunked_prefill and not limits.long_prefill_token_threshold
+        self._easy_tokens = UNLIMITED if chunked else 0
         self.coasted = False
         self.queue: deque[Sequence] = deque()
         self.heap: list[tuple[float, int, Sequence]] = []
-        self._prefilling: list[Sequence] = []  # in the order of the running list
+        self.prefilling: list[Sequence] = []
         self._admissions = 0
         self._plan = Plan()
 
@@ -94,12 +95,8 @@ class Engine:
         """How many sequences wait."""
         return len(self.heap) + len(self.queue)
 
-    def fits(self, prompt_tokens: int, output_tokens: int) -> bool:
-        """Whether a request can ever be served; if not it is to be rejected at arrival."""
-        return prompt_tokens + output_tokens <= self._longest
-
     def add(self, sequence: Sequence) -> None:
-        """Let a sequence that `fits` wait."""
+        """Let a sequence wait that is not longer than ``longest``."""
         if self.limits.priority:
             heappush(self.heap, (sequence.priority, sequence.number, sequence))
         else:
@@ -108,7 +105,9 @@ class Engine:
     def plan(self) -> Plan | None:
         """Decide who runs in this step with how many tokens; None if nobody is there at all."""
         if self.coasted:
-            self.pool.free = self.pool.usable - self.decoding.blocks(self.step)
+            used = self.blocks(self.step)
+            self.note_peak(used)
+            self.pool.free = self.pool.usable - used
             self.coasted = False
         plan, decoding, waiting = self._plan, self.decoding, self.heap or self.queue
         if not (self.running or waiting):
@@ -121,7 +120,7 @@ class Engine:
         if waiting and not plan.preempted:
             self._admit(budget)
         if not (plan.chunks or plan.preempted):
-            more = decoding.last_steps[0] - self.step
+            more = decoding.calendar[0][0] - self.step
             if more:
                 plan.steps = 1 + decoding.steps_within(self.pool.free, self.step + 1, more)
             plan.full = len(self.running) >= self.limits.max_num_seqs or bool(self.queue)
@@ -136,16 +135,15 @@ class Engine:
         pool, decoding, running = self.pool, self.decoding, self.running
         if steps > 1:
             pool.allocate(decoding.growth(self.step + 1, steps - 1))
-        self._note_peak(pool.usable - pool.free)
+        self.note_peak(pool.usable - pool.free)
         decoding.context += steps * decoding.count
         self.step = step = self.step + steps
         first_token: list[Sequence] = []
-        ends = decoding.last_steps
-        finished = decoding.ended(step - 1) if ends and ends[0] < step else []
+        finished = decoding.ended(step - 1)
         for sequence, tokens in self._plan.chunks:
             sequence.computed += tokens
             if sequence.computed == sequence.prompt_tokens + sequence.generated:
-                self._prefilling.remove(sequence)
+                self.prefilling.remove(sequence)
                 sequence.generated += 1
                 if sequence.generated == 1:
                     first_token.append(sequence)
@@ -166,49 +164,59 @@ class Engine:
 
     # ---- what `sim.coasting` needs
 
-    def calm(self) -> bool:
-        """Whether all who run decode, and no name in the cache could be asked for."""
-        return not (self._prefilling or self.pool.queued)
+    def easy_prefill(self) -> Sequence | None:
+        """Who is in its prefill, or else admit the only one who waits, if that is how the rule decides it.
 
-    def admit_easily(self) -> Sequence | None:
-        """Admit the only one who waits with the whole prompt, if that is how the rule decides it.
-
-        Returns: the sequence, ready to `Decoding.join`; None (and nothing is done) if anything is short.
+        Returns: None, and nothing is done, if anything is short.
         """
-        count, limits = self.decoding.count, self.limits
-        if len(self.queue) + len(self.heap) != 1 or count >= limits.max_num_seqs:
-            return None
-        sequence = self.queue[0] if self.queue else self.heap[0][2]
+        limits, count = self.limits, self.decoding.count
+        fresh = not self.prefilling
+        if fresh:
+            if len(self.queue) + len(self.heap) != 1 or count >= limits.max_num_seqs:
+                return None
+            sequence = self.queue[0] if self.queue else self.heap[0][2]
+        else:
+            sequence = self.prefilling[0]
+            # Beside its last chunk, others may be admitted.
+            last = sequence.prompt_tokens - sequence.computed <= limits.max_num_batched_tokens - count
+            if last and (self.queue or self.heap):
+                return None
         prompt_tokens = sequence.prompt_tokens
-        # Each of those who run may need a block more than its tokens fill, and so may the newcomer.
-        tokens = self.decoding.context + prompt_tokens + (count + 1) * limits.block_size
+        # Each of those who run may need a block more than its tokens fill, in this step and the next.
+        tokens = self.decoding.context + prompt_tokens + (2 * count + 1) * limits.block_size
         if (
-            count + prompt_tokens > self._easy_tokens
-            or tokens > self.room_tokens
+            tokens > self.room_tokens
+            or prompt_tokens > self._easy_tokens
             or sequence.output_tokens == 1
             or sequence.generated
             or sequence.holding is not None
         ):
             return None
-        (self.queue or self.heap).pop()
-        self._admissions += 1
-        sequence.order = self._admissions
-        sequence.computed, sequence.generated = prompt_tokens, 1
-        self.running[sequence.number] = sequence
+        if fresh:
+            (self.queue or self.heap).pop()
+            self._admissions += 1
+            sequence.order = self._admissions
+            self.running[sequence.number] = sequence
         return sequence
 
-    def end(self) -> list[Sequence]:
-        """Let those go whose last token came in the step before this one."""
-        ended = self.decoding.ended(self.step - 1)
-        for sequence in ended:
-            del self.running[sequence.number]
-        return ended
+    def fill(self, sequence: Sequence, tokens: int, step: int) -> bool:
+        """Compute a chunk of a prompt; whether it is complete and decodes from ``step`` on."""
+        sequence.computed += tokens
+        if sequence.computed < sequence.prompt_tokens:
+            sequence.blocks = -(-sequence.computed // self.limits.block_size)
+            self.prefilling[:] = [sequence]
+            return False
+        self.prefilling.clear()
+        sequence.generated = 1
+        self.decoding.join(sequence, step)
+        return True
 
-    def note_peak(self) -> None:
-        """Count the blocks that the decoding sequences hold, after steps without `plan`."""
-        self._note_peak(self.decoding.blocks(self.step))
+    def blocks(self, step: int) -> int:
+        """Blocks in use at the start of ``step``, counted anew (nothing being cached)."""
+        return self.decoding.blocks(step) + sum([sequence.blocks for sequence in self.prefilling])
 
-    def _note_peak(self, blocks: int) -> None:
+    def note_peak(self, blocks: int) -> None:
+        """Count the blocks in use at the end of a step."""
         if blocks > self.peak_blocks:
             self.peak_blocks = blocks
             self.peak_bound = blocks * self.limits.block_size
@@ -224,7 +232,7 @@ class Engine:
         budget = self.limits.max_num_batched_tokens - decoding.count
         decode_blocks = blocks = decoding.phases[self.step % self.limits.block_size]
         grants = []
-        for sequence in self._prefilling:
+        for sequence in self.prefilling:
             need = min(sequence.prompt_tokens + sequence.generated - sequence.computed, self._threshold())
             if need > budget:
                 if sequence is not next(reversed(self.running.values())):
@@ -321,7 +329,7 @@ class Engine:
         if sequence.last_step >= 0:
             self.decoding.leave(sequence, self.step)
         else:
-            self._prefilling.remove(sequence)
+            self.prefilling.remove(sequence)
         self._free(sequence, sequence.computed + tokens, finished=False)
         sequence.lost_tokens += sequence.computed
         sequence.computed = sequence.blocks = 0
@@ -335,8 +343,8 @@ class Engine:
     def _stall(self, sequence: Sequence) -> None:
         """Take a decoding sequence that the budget left out of this step out of the sums."""
         self.decoding.leave(sequence, self.step)
-        self._prefilling.append(sequence)
-        self._prefilling.sort(key=lambda sequence: sequence.order)
+        self.prefilling.append(sequence)
+        self.prefilling.sort(key=lambda sequence: sequence.order)
 
     # ---- the waiting queue
 
@@ -369,7 +377,7 @@ class Engine:
             self._admissions += 1
             sequence.order = self._admissions
             running[sequence.number] = sequence
-            self._prefilling.append(sequence)
+            self.prefilling.append(sequence)
             self._plan.admitted.append(sequence)
             self._grant(sequence, need, -(-(sequence.computed + need) // size) - hits)
             budget -= need

@@ -64,9 +64,10 @@ class Affine:
             half = 0.5 * (first - growth)
             k = math.ceil(seconds / (half + math.sqrt(half * half + growth * seconds)))
         k = max(k, 1)
-        # The root is off by a rounding error at most, so it is right, one too few, or one too many.
-        if self.advance(k, decode_requests, context_tokens) < seconds:
+        # The root is off by a rounding error at most, so it is right, one too few, or one too many;
+        # which, `advance` would say (spelled out here: a simulator asks this once a request).
+        if k * (first + growth * (k - 1)) < seconds:
             return k + 1
-        if k > 1 and self.advance(k - 1, decode_requests, context_tokens) >= seconds:
+        if k > 1 and (k - 1) * (first + growth * (k - 2)) >= seconds:
             return k - 1
         return k
