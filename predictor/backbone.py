@@ -96,6 +96,7 @@ def load_backbone(
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    print(f"loading {name} ...", file=sys.stderr, flush=True)
     where = pick_device(device)
     source = str(embedded_folder()) if name == EMBEDDED else name
     if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
