@@ -22,13 +22,14 @@ class Sequence:
         blocks: KV blocks it holds (not kept while it decodes: they follow from ``computed``).
         base: generated tokens at the start of step 0, were it to have decoded ever since.
         last_step: the step that yields its last token, or -1 while it does not decode.
+        phase: it needs a block in the steps that equal this modulo the block size; -1: it does not decode.
         order: its place in the running list.
         hit_tokens: tokens found in the prefix cache at its first admission.
         lost_tokens: tokens that were computed and have to be computed again after preemption.
     """
 
     generated = computed = blocks = base = order = preemptions = hit_tokens = lost_tokens = 0
-    last_step = -1
+    last_step = phase = -1
     holding: Holding | None = None
 
     def __init__(
@@ -67,7 +68,8 @@ class Decoding:
         sequence.last_step = last_step = sequence.output_tokens - 1 - base
         self.count += 1
         self.context += computed
-        self.phases[(step - computed) % self._size] += 1
+        sequence.phase = phase = (step - computed) % self._size
+        self.phases[phase] += 1
         heappush(self.calendar, (last_step, sequence.number, sequence))
 
     def leave(self, sequence: Sequence, step: int) -> None:
@@ -75,11 +77,11 @@ class Decoding:
         sequence.generated = step + sequence.base
         sequence.computed = computed = sequence.prompt_tokens + sequence.generated - 1
         sequence.blocks = -(-computed // self._size)
+        self.phases[sequence.phase] -= 1
         # Its entry in the calendar stays and is known by this to be void.
-        sequence.last_step = -1
+        sequence.last_step = sequence.phase = -1
         self.count -= 1
         self.context -= computed
-        self.phases[(step - computed) % self._size] -= 1
 
     def ended(self, last: int) -> list[Sequence]:
         """Take out those whose last token came in step ``last``; nobody's came earlier."""
@@ -90,7 +92,7 @@ class Decoding:
                 sequence.computed = computed = sequence.prompt_tokens + sequence.output_tokens - 1
                 self.count -= 1
                 self.context -= computed
-                self.phases[(last + 1 - computed) % self._size] -= 1
+                self.phases[sequence.phase] -= 1
                 ended.append(sequence)
         return ended
 

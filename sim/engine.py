@@ -12,11 +12,14 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from operator import attrgetter
 
 from sim.decoding import Decoding, Sequence
 from sim.kv import BlockPool, Hold, Holding
 
 UNLIMITED = 1 << 60
+
+URGENCY = attrgetter("priority", "number")
 
 
 @dataclass(frozen=True)
@@ -243,12 +246,35 @@ class Engine:
             budget -= need
             blocks += more
         if blocks > pool.free:
-            return self._walk()
+            return self._walk() if self.prefilling else self._make_room()
         if decode_blocks:
             pool.allocate(decode_blocks)
         for sequence, need, more in grants:
             self._grant(sequence, need, more)
         return budget
+
+    def _make_room(self) -> int:
+        """Step 1 of the rule where all decode and blocks run out: those who need a block matter, in order.
+
+        Returns: the budget left for admissions.
+        """
+        pool, running, decoding, plan = self.pool, self.running, self.decoding, self._plan
+        phase = self.step % self.limits.block_size
+        for sequence in [sequence for sequence in running.values() if sequence.phase == phase]:
+            if sequence.number not in running:  # a victim of this step
+                continue
+            while not pool.free and sequence.number in running:
+                victim = self._victim()
+                # It had its token in this step if its turn had come.
+                self._preempt(victim, 1 if victim.order < sequence.order else 0)
+            if sequence.number not in running:
+                for late in [late for late in running.values() if late.order > sequence.order]:
+                    self._stall(late)
+                break
+            pool.allocate(1)
+        plan.decode_requests = decoding.count
+        plan.context_tokens = decoding.context + decoding.count
+        return self.limits.max_num_batched_tokens - decoding.count
 
     def _walk(self) -> int:
         """Step 1 of the rule: serve the running list in order, preempting where blocks run out.
@@ -259,35 +285,39 @@ class Engine:
         budget = self.limits.max_num_batched_tokens
         threshold = self._threshold()
         given: dict[int, int] = {}
+        computed = self.step - 1  # of a decoding sequence, besides its prompt and its base
         for sequence in list(self.running.values()):
             if budget <= 0:
                 break
-            if sequence.number not in self.running:
-                continue
             if sequence.last_step >= 0:
-                need, blocks = 1, int((sequence.prompt_tokens + self.step + sequence.base - 1) % size == 0)
+                need = 1
+                blocks = 0 if (sequence.prompt_tokens + sequence.base + computed) % size else 1
+            elif sequence.number not in self.running:  # a victim of this step
+                continue
             else:
                 need = sequence.prompt_tokens + sequence.generated - sequence.computed
                 need = min(need, threshold, budget)
                 blocks = -(-(sequence.computed + need) // size) - sequence.blocks
-            while blocks > self.pool.free:
-                victim = self._victim()
-                tokens = given.pop(victim.number, 0)
-                budget += tokens
-                self._preempt(victim, tokens)
-                if victim is sequence:
+            if blocks:
+                while blocks > self.pool.free:
+                    victim = self._victim()
+                    tokens = given.pop(victim.number, 0)
+                    budget += tokens
+                    self._preempt(victim, tokens)
+                    if victim is sequence:
+                        break
+                if sequence.number not in self.running:
                     break
-            if sequence.number not in self.running:
-                break
             given[sequence.number] = need
             budget -= need
-            if sequence.last_step >= 0:
-                self.pool.allocate(blocks)
-            else:
+            if sequence.last_step < 0:
                 self._grant(sequence, need, blocks)
-        for sequence in list(self.decoders()):
-            if sequence.number not in given:
-                self._stall(sequence)
+            elif blocks:
+                self.pool.allocate(blocks)
+        if len(given) < len(self.running):
+            for sequence in list(self.decoders()):
+                if sequence.number not in given:
+                    self._stall(sequence)
         plan, decoding = self._plan, self.decoding
         plan.decode_requests = decoding.count
         plan.context_tokens = decoding.context + decoding.count
@@ -320,7 +350,7 @@ class Engine:
 
     def _victim(self) -> Sequence:
         if self.limits.priority:
-            return max(self.running.values(), key=lambda sequence: (sequence.priority, sequence.number))
+            return max(self.running.values(), key=URGENCY)
         return next(reversed(self.running.values()))
 
     def _preempt(self, sequence: Sequence, tokens: int) -> None:

@@ -121,15 +121,21 @@ Hold = tuple[Layer, int, int]
 
 
 class Holding:
-    """The named blocks that one request refers to, and what it needs to find its own again."""
+    """The named blocks that one request refers to, and what it needs to find its own again.
 
-    __slots__ = ("chain", "held", "named", "private", "shared_blocks")
+    A request that shares nothing refers to no named blocks. Preempted, it leaves one run (``own``);
+    only if it may not take all of it back (the last token is always computed) do copies of one
+    name arise, and its blocks become a family like any other (``private``).
+    """
+
+    __slots__ = ("chain", "held", "named", "own", "private", "shared_blocks")
 
     def __init__(self, chain: Chain = ()):
         self.chain = chain
         self.shared_blocks = sum(size for _, size in chain)
         self.held: list[Hold] = []
         self.named = 0  # blocks covered by `held`: always the first ones of the sequence
+        self.own: Part | None = None
         self.private: Family | None = None
 
 
@@ -147,6 +153,7 @@ class BlockPool:
         self.families: dict[Hashable, Family] = {}
         self._queue: OrderedDict[Part, None] = OrderedDict()
         self.queued = 0
+        self._front: Part | None = None  # the oldest run of the queue, if it is known
         self._dead: Part | None = None  # the youngest run of the queue, if it is a nameless one
 
     def allocate(self, blocks: int) -> None:
@@ -174,6 +181,11 @@ class BlockPool:
         Returns: the runs, how many blocks they are, and how many of these lie in the free list.
         """
         runs: list[Hold] = []
+        own = holding.own
+        if own is not None:
+            if own.hi <= limit:
+                return runs, own.hi, own.hi
+            _make_family(holding, own)
         hits = idle = 0
         for family, size in self._families(holding):
             index, stop = 0, min(size, limit - hits)
@@ -192,6 +204,9 @@ class BlockPool:
     def take(self, holding: Holding, runs: list[Hold]) -> None:
         """Refer to cached blocks that `find` returned; those in the free list leave it."""
         assert not holding.held
+        if holding.own is not None:
+            self._dequeue(holding.own)
+            holding.own = None
         for layer, lo, hi in runs:
             layer.split(lo)
             layer.split(hi)
@@ -225,6 +240,15 @@ class BlockPool:
 
         A preempted sequence keeps its names: resumed soon, it finds its own blocks.
         """
+        if not holding.chain and holding.private is None:
+            if finished:
+                self.release(named, unnamed)
+            else:
+                self.release(0, unnamed)
+                holding.own = Part(None, 0, named, 0)
+                if named:
+                    self._enqueue(holding.own)
+            return
         if not finished:
             if holding.private is None:
                 holding.private = Family(None)
@@ -299,20 +323,26 @@ class BlockPool:
         self.free -= part.hi - part.lo
         self.queued -= part.hi - part.lo
         del self._queue[part]
+        if part is self._front:
+            self._front = None
 
     def _evict(self, blocks: int) -> None:
         self.queued -= blocks
         while blocks:
-            part = next(iter(self._queue))
+            part = self._front
+            if part is None:
+                part = self._front = next(iter(self._queue))
             size = part.hi - part.lo
             if size > blocks:
                 part.hi -= blocks
                 return
             del self._queue[part]
+            self._front = None
             if part is self._dead:
                 self._dead = None
             if part.layer is not None:
                 self._drop(part.layer, part)
+            part.hi = part.lo  # who looks for it finds nothing
             blocks -= size
 
     def _drop(self, layer: Layer, part: Part) -> None:
@@ -322,3 +352,11 @@ class BlockPool:
             family.layers.remove(layer)
             if not family.layers and family.name is not None:
                 del self.families[family.name]
+
+
+def _make_family(holding: Holding, own: Part) -> None:
+    """Let a request's own run be a family, so that parts of it can be told apart."""
+    holding.private, holding.own = Family(None), None
+    own.layer = Layer(holding.private)
+    holding.private.layers.append(own.layer)
+    own.layer.parts.append(own)
