@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,9 +19,10 @@ from simpy.events import Event
 from sim.coasting import Stretch, coast
 from sim.decoding import Sequence
 from sim.engine import Engine, Limits, Plan
-from sim.kv import Memory
+from sim.kv import Chain, Memory
 from sim.latency import Latency
 from sim.policies.arrival import FCFS
+from sim.prefixes import Chains, chains
 from sim.replica import Replica, Run
 from traces.errors import InputError
 
@@ -152,7 +154,12 @@ class ContinuousBatching:
 
     def serve(self, replica: Replica, run: Run) -> Generator[Event, None, None]:
         """The process of one replica (`sim.replica.Batching`)."""
-        return _Server(self.limits(run), self.leap, replica, run).process()
+        names: Chains | None = None
+        if self.enable_prefix_caching and run.trace is not None and run.rows is not None:
+            by_row, rows = chains(run.trace, self.block_size), run.rows.tolist()
+            if by_row is not None:
+                names = partial(_name, by_row, rows)
+        return _Server(self.limits(run), self.leap, replica, run, names).process()
 
     def alone_s(self, prompt_tokens: Any, output_tokens: Any, latency: Latency) -> NDArray[np.float64]:
         """JCT (n,) of each request alone on an idle server with an empty cache."""
@@ -200,48 +207,75 @@ class StepLog:
     kv_blocks: int
 
 
+def _name(by_row: Chains, rows: list[int], number: int) -> Chain:
+    return by_row(rows[number])
+
+
 class _Server:
     """One replica at work: the engine, and the times of what it decides."""
 
-    def __init__(self, limits: Limits, leap: bool, replica: Replica, run: Run):
+    def __init__(self, limits: Limits, leap: bool, replica: Replica, run: Run, names: Chains | None):
         self.engine = Engine(limits)
-        self.leap, self.replica, self.run = leap, replica, run
+        self.leap, self.replica, self.run, self.names = leap, replica, run, names
+        self.coasts = leap and not run.record_steps and run.records.gaps is None
         self.stretch = Stretch()
+        self.last_token_s: dict[int, float] = {}  # of those who lost their turn, for the gaps
+        self.now_s = replica.clock.now
+        if limits.priority:
+            self.engine.rank = self.rank
 
     def process(self) -> Generator[Event, None, None]:
         """Take steps, with one event where an arrival could be heard of, until nothing will come any more."""
-        engine, replica, clock, horizon_s = self.engine, self.replica, self.replica.clock, self.run.horizon_s
-        now_s = clock.now
+        engine, replica, run = self.engine, self.replica, self.run
+        clock, horizon_s = replica.clock, run.horizon_s
         while True:
             self.arrive()
             hears_s = min(replica.next_arrival_s, horizon_s)
             heard = False
             while not heard:
-                if self.leap:
-                    now_s, heard, left = coast(engine, self.stretch, replica, self.run, now_s, hears_s)
+                if self.coasts:
+                    self.now_s, heard, left = coast(engine, self.stretch, replica, run, self.now_s, hears_s)
                     if heard:
-                        yield clock.at(now_s)
+                        replica.peak_kv_blocks = engine.count_peak(at_end=self.now_s >= horizon_s)
+                        yield clock.at(self.now_s)
                         replica.finished += left
                         break
                 plan = engine.plan()
                 if plan is None:
                     break
-                steps, end_s, heard = self.duration(plan, now_s, hears_s)
+                steps, end_s, heard = self.duration(plan, hears_s)
                 if heard:
+                    replica.peak_kv_blocks = engine.count_peak(at_end=end_s >= horizon_s)
                     yield clock.at(end_s)
-                self.apply(plan, steps, now_s, end_s)
-                now_s = end_s
-            replica.peak_kv_blocks = engine.peak_blocks
+                self.apply(plan, steps, end_s)
+                self.now_s = end_s
             if not heard:
+                replica.peak_kv_blocks = engine.count_peak()
                 event = replica.wait()
                 if event is None:
                     return
                 yield event
-                now_s = clock.now
+                self.now_s = clock.now
 
-    def duration(self, plan: Plan, now_s: float, hears_s: float) -> tuple[int, float, bool]:
+    def arrive(self) -> None:
+        """Let newcomers wait, or send them away if they can never fit."""
+        engine, run, keys = self.engine, self.run, self.run.order.keys
+        for number in self.replica.take():
+            prompt_tokens, output_tokens = run.prompt_tokens[number], run.output_tokens[number]
+            if prompt_tokens + output_tokens > engine.longest:
+                run.records.rejected.append(number)
+                self.replica.finished.append(number)
+            else:
+                chain = () if self.names is None else self.names(number)
+                engine.add(Sequence(number, prompt_tokens, output_tokens, keys[number], chain))
+
+    def rank(self, sequence: Sequence) -> float:
+        """What the policy says of a request that has just lost its place."""
+        return self.run.order.ask(sequence.number, self.now_s, sequence.generated)
+
+    def duration(self, plan: Plan, hears_s: float) -> tuple[int, float, bool]:
         """How many steps to take, when the last ends, and whether an arrival may be heard of then."""
-        latency = self.run.latency
+        latency, now_s = self.run.latency, self.now_s
         if not (plan.chunks or plan.preempted):
             steps = plan.steps if self.leap else 1
             return self.stretch.extend(
@@ -253,9 +287,9 @@ class _Server:
             end_s += float(latency.step_time(plan.prefill_tokens, plan.decode_requests, plan.context_tokens))
         return 1, end_s, end_s >= hears_s
 
-    def apply(self, plan: Plan, steps: int, now_s: float, end_s: float) -> None:
+    def apply(self, plan: Plan, steps: int, end_s: float) -> None:
         """Run the steps, and stamp and count what happened in them."""
-        engine, replica, records = self.engine, self.replica, self.run.records
+        engine, replica, records, now_s = self.engine, self.replica, self.run.records, self.now_s
         busy_s = min(end_s, self.run.horizon_s) - now_s
         replica.busy_s += busy_s
         replica.slot_s += busy_s * len(engine.running)
@@ -264,9 +298,13 @@ class _Server:
                 records.recomputed_tokens[sequence.number] = sequence.lost_tokens
             else:
                 records.first_scheduled_s[sequence.number] = now_s
+                replica.prefix_hit_tokens += sequence.hit_tokens
         for sequence in plan.preempted:
             records.preemptions[sequence.number] = sequence.preemptions
             records.recomputed_tokens[sequence.number] = sequence.lost_tokens
+        if records.gaps is not None:
+            self.note_gaps(plan, steps, end_s, records.gaps)
+        decoders = [sequence.number for sequence in engine.decoders()] if self.run.record_steps else []
         first_token, finished = engine.apply(steps)
         for sequence in first_token:
             records.first_token_s[sequence.number] = end_s
@@ -274,14 +312,42 @@ class _Server:
             records.completion_s[sequence.number] = end_s
             replica.finished.append(sequence.number)
             self.stretch.taken = 0
+        if self.run.record_steps:
+            replica.steps.append(self.log(plan, steps, end_s, decoders, finished))
 
-    def arrive(self) -> None:
-        """Let newcomers wait, or send them away if they can never fit."""
-        engine, run = self.engine, self.run
-        for number in self.replica.take():
-            prompt_tokens, output_tokens = run.prompt_tokens[number], run.output_tokens[number]
-            if prompt_tokens + output_tokens <= engine.longest:
-                engine.add(Sequence(number, prompt_tokens, output_tokens, run.order.keys[number]))
-            else:
-                run.records.rejected.append(number)
-                self.replica.finished.append(number)
+    def log(
+        self, plan: Plan, steps: int, end_s: float, decoders: list[int], finished: list[Sequence]
+    ) -> StepLog:
+        engine = self.engine
+        return StepLog(
+            start_s=self.now_s,
+            end_s=end_s,
+            steps=steps,
+            chunks=[(sequence.number, tokens) for sequence, tokens in plan.chunks],
+            decoding=decoders,
+            preempted=[sequence.number for sequence in plan.preempted],
+            admitted=[sequence.number for sequence in plan.admitted],
+            finished=[sequence.number for sequence in finished],
+            waiting=engine.waiting,
+            kv_blocks=engine.used_blocks,
+        )
+
+    def note_gaps(self, plan: Plan, steps: int, end_s: float, gaps: list[tuple[Any, Any]]) -> None:
+        """Write down the time between tokens, for the steps that are about to be applied."""
+        engine, last_token_s = self.engine, self.last_token_s
+        count = engine.decoding.count
+        for sequence in [*plan.preempted, *engine.prefilling]:
+            if sequence.generated:
+                last_token_s.setdefault(sequence.number, self.now_s)
+        for sequence, tokens in plan.chunks:
+            if (
+                sequence.generated
+                and sequence.computed + tokens == sequence.prompt_tokens + sequence.generated
+            ):
+                gaps.append((end_s - last_token_s.pop(sequence.number), 1))
+        if count and steps == 1:
+            gaps.append((end_s - self.now_s, count))
+        elif count:
+            context = plan.context_tokens + count * np.arange(steps)
+            seconds = np.broadcast_to(self.run.latency.step_time(0, count, context), steps)
+            gaps.append((seconds, np.full(steps, count)))

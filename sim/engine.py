@@ -9,7 +9,7 @@ where blocks run out, then admit. Where nothing is short the running list needs 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from operator import attrgetter
@@ -72,6 +72,7 @@ class Engine:
         peak_blocks: most KV blocks in use at once. peak_bound: the tokens that would fill them.
         room_tokens: the tokens that fill all blocks. longest: most tokens of a prompt and its output
             that can ever be served; what is longer is to be rejected.
+        rank: gives a preempted sequence a new priority; None: it keeps the one it has.
         coasted: steps were taken without `plan`, and free blocks have to be counted again.
     """
 
@@ -92,11 +93,17 @@ class Engine:
         self.prefilling: list[Sequence] = []
         self._admissions = 0
         self._plan = Plan()
+        self.rank: Callable[[Sequence], float] | None = None
 
     @property
     def waiting(self) -> int:
         """How many sequences wait."""
         return len(self.heap) + len(self.queue)
+
+    @property
+    def used_blocks(self) -> int:
+        """KV blocks in use."""
+        return self.pool.usable - self.pool.free
 
     def add(self, sequence: Sequence) -> None:
         """Let a sequence wait that is not longer than ``longest``."""
@@ -213,6 +220,12 @@ class Engine:
         sequence.generated = 1
         self.decoding.join(sequence, step)
         return True
+
+    def count_peak(self, at_end: bool = False) -> int:
+        """``peak_blocks``; ``at_end``: what is in use now counts too (else a later call will count it)."""
+        if at_end:
+            self.note_peak(self.blocks(self.step) if self.coasted else self.used_blocks)
+        return self.peak_blocks
 
     def blocks(self, step: int) -> int:
         """Blocks in use at the start of ``step``, counted anew (nothing being cached)."""
@@ -366,6 +379,8 @@ class Engine:
         sequence.preemptions += 1
         self._plan.preempted.append(sequence)
         if self.limits.priority:
+            if self.rank is not None:
+                sequence.priority = self.rank(sequence)
             self.add(sequence)
         else:
             self.queue.appendleft(sequence)

@@ -25,6 +25,8 @@ Single numbers:
   ``mean_batch_size`` = occupancy * slots
 * counts: ``arrivals`` = ``completed`` + ``rejected`` + ``unfinished``; ``preemptions``,
   ``recomputed_tokens``, ``peak_kv_blocks`` (most in use on one replica)
+* ``prefix_hit_tokens`` = tokens found in the prefix cache when requests were first admitted;
+  ``prefix_hit_rate`` = their share of the prompt tokens of the requests that were
 
 A run that was stopped with requests unfinished would favour the short ones, so the means and
 percentiles of such a run are nan unless ``partial=True``.
@@ -65,6 +67,7 @@ class Totals:
     batched_tokens: int
     peak_kv_blocks: int
     horizon_s: float
+    prefix_hit_tokens: int = 0
 
 
 def measure(
@@ -121,9 +124,15 @@ def measure(
         "preemptions": int(records["preemptions"].sum()),
         "recomputed_tokens": int(records["recomputed_tokens"].sum()),
         "peak_kv_blocks": totals.peak_kv_blocks,
+        "prefix_hit_tokens": totals.prefix_hit_tokens,
+        "prefix_hit_rate": _divide(totals.prefix_hit_tokens, _admitted_tokens(records)),
     }
     assert metrics["completed"] + metrics["rejected"] + unfinished == len(records)
     return metrics
+
+
+def _admitted_tokens(records: pl.DataFrame) -> int:
+    return int(records.filter(pl.col("first_scheduled_s").is_not_nan())["prompt_tokens"].sum())
 
 
 def latencies(records: pl.DataFrame) -> dict[str, Floats]:

@@ -60,5 +60,6 @@ def total(servers: list[Replica], batching: Batching, run: Run) -> Totals:
         padded_tokens=sum(server.padded_tokens for server in servers),
         batched_tokens=sum(server.batched_tokens for server in servers),
         peak_kv_blocks=max(server.peak_kv_blocks for server in servers),
+        prefix_hit_tokens=sum(server.prefix_hit_tokens for server in servers),
         horizon_s=run.horizon_s,
     )

@@ -21,6 +21,7 @@ from sim.request import Request, Requests
 if TYPE_CHECKING:
     from sim.latency import Latency
     from sim.policies import Order
+    from traces.schema import Trace
 
 NAN = float("nan")
 INFINITY = float("inf")
@@ -79,6 +80,7 @@ class Run:
         horizon_s: the time at which the run stops; infinite if it runs to the end.
         record_steps: whether replicas keep a log of their steps in ``Replica.steps``.
         next_dispatch_s: when the arrival process will next hand a request to some replica.
+        trace, rows: the trace, and the row of each request number: for what only some batchings read.
     """
 
     requests: Requests
@@ -92,6 +94,8 @@ class Run:
     estimate_available: str = "arrival"
     record_steps: bool = False
     next_dispatch_s: float = INFINITY
+    trace: Trace | None = None
+    rows: NDArray[np.int64] | None = None
 
 
 class Batching(Protocol):
@@ -134,6 +138,7 @@ class Replica:
         slot_s: seconds of slots held by requests in those steps (a batch of b for t seconds: b * t).
         padded_tokens, batched_tokens: tokens of padding, and tokens asked for, over all batches.
         peak_kv_blocks: most blocks in use at once; 0 where there are none.
+        prefix_hit_tokens: prompt tokens that were found in the prefix cache.
         steps: the step log, if asked for; its entries are the batching's own.
     """
 
@@ -148,6 +153,7 @@ class Replica:
     padded_tokens: int = 0
     batched_tokens: int = 0
     peak_kv_blocks: int = 0
+    prefix_hit_tokens: int = 0
     steps: list[Any] = field(default_factory=list)
     _taken: int = 0
     _asleep: Event | None = None

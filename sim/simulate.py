@@ -14,6 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from sim import routers
+from sim.continuous import ContinuousBatching
 from sim.forming import FORMS
 from sim.latency import LATENCIES, Latency
 from sim.metrics import measure, parse_goodput, vllm_result
@@ -27,7 +28,7 @@ from traces.errors import InputError
 from traces.estimates import Estimates
 from traces.schema import Trace
 
-BATCHINGS: dict[str, type[Any]] = {"static": StaticBatching}
+BATCHINGS: dict[str, type[Any]] = {"static": StaticBatching, "continuous": ContinuousBatching}
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,6 +247,8 @@ def _prepare(
         horizon_s=INFINITY if settings["horizon_s"] is None else settings["horizon_s"],
         estimate_available=settings["estimate_available"],
         record_steps=settings["record_steps"],
+        trace=trace,
+        rows=number_to_row,
     )
     if hasattr(router, "predictor"):
         requests.estimate(router.predictor)
