@@ -1,10 +1,10 @@
 """Steps in which nothing is short, taken without the step rule: the shortcut that makes a run fast.
 
-While at most one request waits for or is in its prefill, and the batch and the memory hold it whole,
-the rule has one outcome: all who decode get a token, and the newcomer what is left of the budget. `coast`
-takes such steps on the sums of `sim.decoding`, and stops before the first that is not like that;
-`sim.engine` decides it. The records are the same with and without: ``leap=False`` never coasts, and
-the property tests compare the two.
+While no block is shared or could be asked for, and at most one request waits for its prefill or is in
+it, and the batch and the memory hold it whole, the rule has one outcome: all who decode get a token, and
+the newcomer what is left of the budget. `coast` takes such steps on the sums of `sim.decoding`, and
+stops before the first that is not like that; `sim.engine` decides it. The records are the same with and
+without: ``leap=False`` never coasts, and the property tests compare the two.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def coast(
     Returns: when the last step ends; whether an arrival may be heard of then; and who leaves with
         it and is not yet among the replica's finished (all others are).
     """
-    if engine.pool.queued or len(engine.prefilling) > 1:
+    if engine.pool.queued or engine.sharing or len(engine.prefilling) > 1:
         return now_s, False, []
     decoding, prefilling, latency, records = engine.decoding, engine.prefilling, run.latency, run.records
     budget, most = engine.limits.max_num_batched_tokens, engine.limits.max_num_seqs

@@ -73,6 +73,7 @@ class Engine:
         room_tokens: the tokens that fill all blocks. longest: most tokens of a prompt and its output
             that can ever be served; what is longer is to be rejected.
         rank: gives a preempted sequence a new priority; None: it keeps the one it has.
+        sharing: how many of those who run may share blocks with others.
         coasted: steps were taken without `plan`, and free blocks have to be counted again.
     """
 
@@ -88,6 +89,7 @@ class Engine:
         chunked = limits.enable_chunked_prefill and not limits.long_prefill_token_threshold
         self._easy_tokens = UNLIMITED if chunked else 0
         self.coasted = False
+        self.sharing = 0
         self.queue: deque[Sequence] = deque()
         self.heap: list[tuple[float, int, Sequence]] = []
         self.prefilling: list[Sequence] = []
@@ -199,6 +201,7 @@ class Engine:
             or prompt_tokens > self._easy_tokens
             or sequence.output_tokens == 1
             or sequence.generated
+            or sequence.preemptions
             or sequence.holding is not None
         ):
             return None
@@ -419,6 +422,8 @@ class Engine:
                 queue.popleft()
             if hits:
                 self._reuse(sequence, runs, hits)
+            if sequence.holding is not None and sequence.holding.chain:
+                self.sharing += 1
             self._admissions += 1
             sequence.order = self._admissions
             running[sequence.number] = sequence
@@ -455,4 +460,6 @@ class Engine:
         else:
             if sequence.holding is None:
                 sequence.holding = Holding()
+            elif sequence.holding.chain:
+                self.sharing -= 1
             self.pool.forget(sequence.holding, full, unnamed, finished)

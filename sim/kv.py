@@ -13,7 +13,6 @@ sequence is freed tail first, so it is eaten from its high end and the head live
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -61,13 +60,25 @@ class Memory:
 class Part:
     """Consecutive blocks ``[lo, hi)`` of one family, all referred to by the same ``refs`` requests.
 
-    ``layer`` is None for blocks of finished requests, whose names nobody can ask for again.
+    ``layer`` is None for blocks that no other request can ask for. Those with no ``refs`` are in the
+    free list, between ``older`` and ``younger`` ones.
     """
 
-    __slots__ = ("hi", "layer", "lo", "refs")
+    __slots__ = ("hi", "layer", "lo", "older", "refs", "younger")
 
     def __init__(self, layer: Layer | None, lo: int, hi: int, refs: int):
         self.layer, self.lo, self.hi, self.refs = layer, lo, hi, refs
+        self.older = self.younger = self
+
+    def link(self, older: Part) -> None:
+        """Enter the free list right after ``older``."""
+        self.older, self.younger = older, older.younger
+        older.younger.older = self
+        older.younger = self
+
+    def unlink(self) -> None:
+        """Leave the free list."""
+        self.older.younger, self.younger.older = self.younger, self.older
 
 
 class Layer:
@@ -83,11 +94,13 @@ class Layer:
         self.parts: list[Part] = []
 
     def split(self, at: int) -> None:
-        """Make ``at`` a boundary between parts; the upper half keeps its place in the free list."""
+        """Make ``at`` a boundary between parts; in the free list, the upper half comes first."""
         for i, part in enumerate(self.parts):
             if part.lo < at < part.hi:
                 lower = Part(self, part.lo, at, part.refs)
                 part.lo = at
+                if not part.refs:
+                    lower.link(part)
                 self.parts.insert(i, lower)
                 return
 
@@ -151,10 +164,9 @@ class BlockPool:
         self.usable = num_blocks - 1
         self.free = self.usable
         self.families: dict[Hashable, Family] = {}
-        self._queue: OrderedDict[Part, None] = OrderedDict()
+        self._ring = Part(None, 0, 0, 0)  # closes the list: after it the oldest run, before it the youngest
         self.queued = 0
-        self._front: Part | None = None  # the oldest run of the queue, if it is known
-        self._dead: Part | None = None  # the youngest run of the queue, if it is a nameless one
+        self._dead: Part | None = None  # the youngest run, if it is one of finished requests
 
     def allocate(self, blocks: int) -> None:
         """Take blocks from the front of the free list; they lose the names that they had."""
@@ -168,10 +180,10 @@ class BlockPool:
         The full ones go behind everything that is cached, if anything is.
         """
         self.free += named + unnamed
-        if self._queue and named:
+        if self.queued and named:
             if self._dead is None:
                 self._dead = Part(None, 0, 0, 0)
-                self._queue[self._dead] = None
+                self._dead.link(self._ring.older)
             self._dead.hi += named
             self.queued += named
 
@@ -292,7 +304,7 @@ class BlockPool:
             end, layer = hi, mine
             if found is not None:  # another block bears this name and was first
                 end = min(hi, found[2])
-                if mine is None or mine is not family.layers[-1]:
+                if mine is None or mine is not family.layers[-1] or mine.parts[-1].hi > lo:
                     layer = None
             if layer is None:
                 layer = Layer(family)
@@ -316,28 +328,23 @@ class BlockPool:
     def _enqueue(self, part: Part) -> None:
         self.free += part.hi - part.lo
         self.queued += part.hi - part.lo
-        self._queue[part] = None
+        part.link(self._ring.older)
         self._dead = None
 
     def _dequeue(self, part: Part) -> None:
         self.free -= part.hi - part.lo
         self.queued -= part.hi - part.lo
-        del self._queue[part]
-        if part is self._front:
-            self._front = None
+        part.unlink()
 
     def _evict(self, blocks: int) -> None:
         self.queued -= blocks
         while blocks:
-            part = self._front
-            if part is None:
-                part = self._front = next(iter(self._queue))
+            part = self._ring.younger
             size = part.hi - part.lo
             if size > blocks:
                 part.hi -= blocks
                 return
-            del self._queue[part]
-            self._front = None
+            part.unlink()
             if part is self._dead:
                 self._dead = None
             if part.layer is not None:
