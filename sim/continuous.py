@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,10 +18,10 @@ from simpy.events import Event
 from sim.coasting import Stretch, coast
 from sim.decoding import Sequence
 from sim.engine import Engine, Limits, Plan
-from sim.kv import Chain, Memory
+from sim.kv import Memory
 from sim.latency import Latency
 from sim.policies.arrival import FCFS
-from sim.prefixes import Chains, chains
+from sim.prefixes import chains
 from sim.replica import Replica, Run
 from traces.errors import InputError
 
@@ -113,8 +112,13 @@ class ContinuousBatching:
         return self.max_num_seqs
 
     def check(self, run: Run) -> None:
-        """Raise InputError if the cache's size is unknown, or the order or the estimates do not fit."""
+        """Raise InputError if the cache's size is unknown, or the order or the estimates do not fit.
+
+        It also sets ``run.chains`` if blocks are shared.
+        """
         self.limits(run)
+        if self.enable_prefix_caching and run.trace is not None:
+            run.chains = chains(run.trace, self.block_size)
         if run.estimate_available == "prefill" and run.requests.predictors_read:
             raise InputError(
                 "continuous batching ranks a request before its prefill, so it cannot use estimates that "
@@ -154,12 +158,7 @@ class ContinuousBatching:
 
     def serve(self, replica: Replica, run: Run) -> Generator[Event, None, None]:
         """The process of one replica (`sim.replica.Batching`)."""
-        names: Chains | None = None
-        if self.enable_prefix_caching and run.trace is not None and run.rows is not None:
-            by_row, rows = chains(run.trace, self.block_size), run.rows.tolist()
-            if by_row is not None:
-                names = partial(_name, by_row, rows)
-        return _Server(self.limits(run), self.leap, replica, run, names).process()
+        return _Server(self.limits(run), self.leap, replica, run).process()
 
     def alone_s(self, prompt_tokens: Any, output_tokens: Any, latency: Latency) -> NDArray[np.float64]:
         """JCT (n,) of each request alone on an idle server with an empty cache."""
@@ -207,16 +206,12 @@ class StepLog:
     kv_blocks: int
 
 
-def _name(by_row: Chains, rows: list[int], number: int) -> Chain:
-    return by_row(rows[number])
-
-
 class _Server:
     """One replica at work: the engine, and the times of what it decides."""
 
-    def __init__(self, limits: Limits, leap: bool, replica: Replica, run: Run, names: Chains | None):
+    def __init__(self, limits: Limits, leap: bool, replica: Replica, run: Run):
         self.engine = Engine(limits)
-        self.leap, self.replica, self.run, self.names = leap, replica, run, names
+        self.leap, self.replica, self.run = leap, replica, run
         self.coasts = leap and not run.record_steps and run.records.gaps is None
         self.stretch = Stretch()
         self.last_token_s: dict[int, float] = {}  # of those who lost their turn, for the gaps
@@ -259,14 +254,14 @@ class _Server:
 
     def arrive(self) -> None:
         """Let newcomers wait, or send them away if they can never fit."""
-        engine, run, keys = self.engine, self.run, self.run.order.keys
+        engine, run, keys, chain_of = self.engine, self.run, self.run.order.keys, self.run.chains
         for number in self.replica.take():
             prompt_tokens, output_tokens = run.prompt_tokens[number], run.output_tokens[number]
             if prompt_tokens + output_tokens > engine.longest:
                 run.records.rejected.append(number)
                 self.replica.finished.append(number)
             else:
-                chain = () if self.names is None else self.names(number)
+                chain = () if chain_of is None else chain_of(run.rows[number])
                 engine.add(Sequence(number, prompt_tokens, output_tokens, keys[number], chain))
 
     def rank(self, sequence: Sequence) -> float:

@@ -141,13 +141,14 @@ class Holding:
     name arise, and its blocks become a family like any other (``private``).
     """
 
-    __slots__ = ("chain", "held", "named", "own", "private", "shared_blocks")
+    __slots__ = ("at", "before", "chain", "held", "named", "own", "private", "shared_blocks")
 
     def __init__(self, chain: Chain = ()):
         self.chain = chain
         self.shared_blocks = sum(size for _, size in chain)
         self.held: list[Hold] = []
         self.named = 0  # blocks covered by `held`: always the first ones of the sequence
+        self.at = self.before = 0  # the place in the chain that names the next one, and the blocks before it
         self.own: Part | None = None
         self.private: Family | None = None
 
@@ -199,9 +200,12 @@ class BlockPool:
                 return runs, own.hi, own.hi
             _make_family(holding, own)
         hits = idle = 0
-        for family, size in self._families(holding):
+        for name, size in (*holding.chain, (None, limit)) if holding.private else holding.chain:
+            family = holding.private if name is None else self.families.get(name)
+            if family is None or hits >= limit:
+                break
             index, stop = 0, min(size, limit - hits)
-            while family is not None and index < stop and (found := family.find(index)):
+            while index < stop and (found := family.find(index)):
                 layer, part, end = found
                 end = min(end, stop)
                 runs.append((layer, index, end))
@@ -209,7 +213,7 @@ class BlockPool:
                     idle += end - index
                 index = end
             hits += index
-            if index < size or hits == limit:
+            if index < size:
                 break
         return runs, hits, idle
 
@@ -229,6 +233,7 @@ class BlockPool:
                     part.refs += 1
             holding.held.append((layer, lo, hi))
             holding.named += hi - lo
+        self._move_on(holding)
 
     def name(self, holding: Holding, blocks: int) -> None:
         """Cache the first ``blocks`` blocks of a sequence, all full, under the families that name them.
@@ -236,16 +241,28 @@ class BlockPool:
         Call it when slots are handed out, for blocks that others may share; own blocks are named
         when they are freed (`forget`), since nobody can look for them before.
         """
-        first = 0
-        for family, size in self._families(holding, create=True):
-            if holding.named >= blocks:
-                return
-            if holding.named < first + size:
-                assert family is not None
-                end = min(blocks - first, size)
-                self._append(holding, family, holding.named - first, end)
-                holding.named = first + end
-            first += size
+        while holding.named < blocks:
+            family: Family | None = holding.private
+            end = blocks - holding.before
+            if holding.at < len(holding.chain):
+                name, size = holding.chain[holding.at]
+                end = min(end, size)
+                family = self.families.get(name)
+                if family is None:
+                    family = self.families[name] = Family(name)
+            assert family is not None
+            first = holding.named - holding.before
+            if not (first and _lengthen(holding, family, first, end)):
+                self._append(holding, family, first, end)
+            holding.named = holding.before + end
+            self._move_on(holding)
+
+    @staticmethod
+    def _move_on(holding: Holding) -> None:
+        chain = holding.chain
+        while holding.at < len(chain) and holding.before + chain[holding.at][1] <= holding.named:
+            holding.before += chain[holding.at][1]
+            holding.at += 1
 
     def forget(self, holding: Holding, named: int, unnamed: int, finished: bool) -> None:
         """Give all blocks of a sequence back: ``named`` full ones and ``unnamed`` others.
@@ -280,18 +297,7 @@ class BlockPool:
                     part.refs -= 1
                     if not part.refs:
                         self._enqueue(part)
-        holding.held, holding.named = [], 0
-
-    def _families(self, holding: Holding, create: bool = False) -> list[tuple[Family | None, int]]:
-        families: list[tuple[Family | None, int]] = []
-        for name, size in holding.chain:
-            family = self.families.get(name)
-            if family is None and create:
-                family = self.families[name] = Family(name)
-            families.append((family, size))
-        if holding.private is not None:
-            families.append((holding.private, 1 << 40))
-        return families
+        holding.held, holding.named, holding.at, holding.before = [], 0, 0, 0
 
     def _append(self, holding: Holding, family: Family, lo: int, hi: int) -> None:
         """Put newly filled blocks ``[lo, hi)`` into a layer; the sequence holds block ``lo - 1``."""
@@ -359,6 +365,17 @@ class BlockPool:
             family.layers.remove(layer)
             if not family.layers and family.name is not None:
                 del self.families[family.name]
+
+
+def _lengthen(holding: Holding, family: Family, lo: int, hi: int) -> bool:
+    """Let a sequence that alone has a family's last blocks have more of them, the usual case of `_append`."""
+    part = family.layers[0].parts[-1] if len(family.layers) == 1 else None
+    if part is None or part.hi != lo or part.refs != 1:
+        return False
+    layer, first, _ = holding.held[-1]
+    part.hi = hi
+    holding.held[-1] = (layer, first, hi)
+    return True
 
 
 def _make_family(holding: Holding, own: Part) -> None:

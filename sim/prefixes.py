@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.kv import Chain
 from traces.errors import InputError
@@ -69,23 +70,49 @@ def hash_block_tokens(trace: Trace) -> int:
 
 
 def _hashed(trace: Trace, block_size: int) -> Chains:
-    tokens, hash_ids = hash_block_tokens(trace), trace.hash_ids
+    """Families are the paths of the tree of ids that nothing in this trace branches off: few, and long."""
+    tokens, hash_ids, prompt_tokens = hash_block_tokens(trace), trace.hash_ids, trace.prompt_tokens.tolist()
     assert hash_ids is not None
+    rows = np.concatenate(([0], np.cumsum([len(ids) for ids in hash_ids])))
+    ids = np.concatenate([*hash_ids, np.empty(0, np.int64)])
+    before = np.full(len(ids), -1)
+    _, at, kind = np.unique(ids, return_index=True, return_inverse=True)
+    before[1:] = kind[:-1]
+    before[rows[:-1][rows[:-1] < len(ids)]] = -1
+    if (before != before[at[kind]]).any():  # an id does not tell what was before it, so the path has to
+        kind, before = _along_paths(ids.tolist(), before.tolist())
+        _, at = np.unique(kind, return_index=True)
+    parents = before[at]
+    branches = np.bincount(parents[parents >= 0], minlength=len(at)) > 1
+    starts = np.flatnonzero((before < 0) | branches[before])
+    bounds = np.searchsorted(starts, rows).tolist()
+    start, name, first = starts.tolist(), kind[starts].tolist(), rows.tolist()
 
     def chain(row: int) -> Chain:
-        ids = hash_ids[row].tolist()
-        full = min(int(trace.prompt_tokens[row]), len(ids) * tokens) // block_size
-        named: list[tuple[Any, int]] = []
-        first = 0
-        for i, name in enumerate(ids):
-            # Blocks whose last token is one of the id's.
-            end = min((i + 1) * tokens // block_size, full)
-            if end > first:
-                named.append((name, end - first))
-                first = end
-        return named
+        full = min(prompt_tokens[row], (first[row + 1] - first[row]) * tokens) // block_size
+        named = []
+        end = full
+        for i in range(bounds[row + 1] - 1, bounds[row] - 1, -1):
+            # A block belongs to the id that its last token is part of.
+            begin = (start[i] - first[row]) * tokens // block_size
+            if end > begin:
+                named.append((name[i], end - begin))
+                end = begin
+        return named[::-1]
 
     return chain
+
+
+def _along_paths(ids: list[int], before: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Name each id by all ids up to it: its number, and that of the one before it (-1: the first)."""
+    numbers: dict[tuple[int, int], int] = {}
+    kind: list[int] = []
+    parents: list[int] = []
+    for name, preceding in zip(ids, before, strict=True):
+        parent = -1 if preceding < 0 else kind[-1]
+        parents.append(parent)
+        kind.append(numbers.setdefault((parent, name), len(numbers)))
+    return np.array(kind), np.array(parents)
 
 
 def _prefixed(trace: Trace, block_size: int) -> Chains:

@@ -6,7 +6,7 @@ replica (`take`) -> plan -> one event at the end of the step or leap (`clock.at`
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappush
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -19,6 +19,7 @@ from simpy.events import NORMAL, Event, EventPriority
 from sim.request import Request, Requests
 
 if TYPE_CHECKING:
+    from sim.kv import Chain
     from sim.latency import Latency
     from sim.policies import Order
     from traces.schema import Trace
@@ -81,6 +82,7 @@ class Run:
         record_steps: whether replicas keep a log of their steps in ``Replica.steps``.
         next_dispatch_s: when the arrival process will next hand a request to some replica.
         trace, rows: the trace, and the row of each request number: for what only some batchings read.
+        chains: from a row to the names of the blocks that the request may share (`sim.prefixes`).
     """
 
     requests: Requests
@@ -95,7 +97,8 @@ class Run:
     record_steps: bool = False
     next_dispatch_s: float = INFINITY
     trace: Trace | None = None
-    rows: NDArray[np.int64] | None = None
+    rows: Sequence[int] = ()
+    chains: Callable[[int], Chain] | None = None
 
 
 class Batching(Protocol):

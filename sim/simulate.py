@@ -248,7 +248,7 @@ def _prepare(
         estimate_available=settings["estimate_available"],
         record_steps=settings["record_steps"],
         trace=trace,
-        rows=number_to_row,
+        rows=number_to_row.tolist(),
     )
     if hasattr(router, "predictor"):
         requests.estimate(router.predictor)

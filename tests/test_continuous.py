@@ -19,6 +19,7 @@ from scipy import stats
 
 from sim import Affine, ContinuousBatching, Memory, simulate
 from sim.conformance import read_cases, replay
+from sim.prefixes import chains
 from traces.errors import InputError
 from traces.schema import Trace
 
@@ -178,6 +179,30 @@ def test_hash_ids_share_the_blocks_they_cover():
     ids[:] = [np.array([7, 8, 9]), np.array([7, 5]), np.array([7, 8, 9])]
     trace = Trace(np.arange(3), [0.0, 2.0, 4.0], [17, 16, 17], [1, 1, 1], hash_ids=ids)
     assert [step.chunks for step in steps(trace).steps[0]] == [[(0, 17)], [(1, 8)], [(2, 1)]]
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), min_size=1, max_size=6), st.data())
+def test_blocks_share_a_name_if_all_ids_up_to_them_agree(rows: list[list[int]], data: st.DataObject) -> None:
+    """Whether or not an id tells what was before it, and whatever the sizes of ids and blocks."""
+    tokens, block_size = data.draw(st.sampled_from([2, 4])), data.draw(st.sampled_from([1, 2, 3, 4, 8]))
+    prompts = [len(row) * tokens - data.draw(st.integers(0, tokens - 1)) for row in rows]
+    ids = np.empty(len(rows), object)
+    ids[:] = [np.array(row) for row in rows]
+    n = len(rows)
+    trace = Trace(
+        np.arange(n), np.zeros(n), prompts, np.ones(n), hash_ids=ids, metadata={"hash_block_tokens": tokens}
+    )
+    chain_of = chains(trace, block_size)
+    assert chain_of is not None
+    names: dict[Any, set[Any]] = {}
+    for row, (prompt, path) in enumerate(zip(prompts, rows, strict=True)):
+        mine = [(name, i) for name, size in chain_of(row) for i in range(size)]
+        assert len(mine) == prompt // block_size
+        for index, name in enumerate(mine):
+            known = ((index + 1) * block_size - 1) // tokens
+            names.setdefault(name, set()).add((index, tuple(path[: known + 1])))
+    assert all(len(meanings) == 1 for meanings in names.values())
+    assert len(set.union(set(), *names.values())) == len(names)
 
 
 def test_hash_ids_that_no_size_explains_are_an_error():
