@@ -9,7 +9,10 @@ without: ``leap=False`` never coasts, and the property tests compare the two.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+
+from simpy.events import Event
 
 from sim.engine import Engine
 from sim.latency import Latency
@@ -69,24 +72,31 @@ class Stretch:
 
 
 def coast(
-    engine: Engine, stretch: Stretch, replica: Replica, run: Run, now_s: float, hears_s: float
-) -> tuple[float, bool, list[int]]:
-    """Take steps from ``now_s`` on until one ends at ``hears_s`` or later, or has to be decided.
+    engine: Engine,
+    stretch: Stretch,
+    replica: Replica,
+    run: Run,
+    arrive: Callable[[], float],
+    now_s: float,
+    hears_s: float,
+) -> Generator[Event, None, tuple[float, float]]:
+    """Take steps from ``now_s`` on, with an event where one ends at ``hears_s`` or later.
 
-    Returns: when the last step ends; whether an arrival may be heard of then; and who leaves with
-        it and is not yet among the replica's finished (all others are).
+    ``arrive`` lets newcomers wait and says until when none will come.
+
+    Returns: when the last step ended and until when nobody comes: the next step has to be decided, or
+        nobody is left.
     """
-    if engine.pool.queued or engine.sharing or len(engine.prefilling) > 1:
-        return now_s, False, []
     decoding, prefilling, latency, records = engine.decoding, engine.prefilling, run.latency, run.records
     budget, most = engine.limits.max_num_batched_tokens, engine.limits.max_num_seqs
-    calendar, queue, heap, edge_s = decoding.calendar, engine.queue, engine.heap, hears_s * BEFORE
-    size, room = engine.limits.block_size, engine.room_tokens
-    step, taken, start_s, first = engine.step, stretch.taken, stretch.start_s, stretch.context
-    busy_s = slot_s = 0.0
-    leave, heard = replica.finished, False
-    while not heard:
+    calendar, queue, heap, running = decoding.calendar, engine.queue, engine.heap, engine.running
+    size, room, horizon_s, clock = engine.limits.block_size, engine.room_tokens, run.horizon_s, replica.clock
+    taken, start_s, first = stretch.taken, stretch.start_s, stretch.context
+    step = begin = engine.step
+    calm = not (engine.pool.queued or engine.sharing) and len(prefilling) <= 1
+    while calm:
         count, context = decoding.count, decoding.context
+        heard = False
         if prefilling or queue or heap:
             sequence = engine.easy_prefill()
             if sequence is None:
@@ -102,16 +112,17 @@ def coast(
             count += 1
             if engine.fill(sequence, tokens, step):
                 records.first_token_s[sequence.number] = end_s
-        else:
+        elif count:
+            steps = calendar[0][0] - step + 1
             # The step after these may need a block for everybody.
-            if not count or context + (calendar[0][0] - step + 1 + size) * count > room:
+            if context + (steps + size) * count > room:
                 break
             # As in `Stretch.extend`, without the call.
             if not taken:
                 start_s, first = now_s, context + count
-            before, taken = taken, taken + calendar[0][0] - step + 1
+            before, taken = taken, taken + steps
             end_s = start_s + latency.advance(taken, count, first)
-            if end_s >= edge_s:
+            if end_s >= hears_s * BEFORE:
                 hears = latency.steps_until(hears_s - start_s, count, first)
                 if hears <= taken:
                     heard = True
@@ -121,25 +132,36 @@ def coast(
                     end_s = max(end_s, hears_s)
             step += taken - before
             decoding.context = context + (taken - before) * count
-        if heard:
-            leave = []
-            busy_s -= max(end_s - run.horizon_s, 0.0)
-            slot_s -= max(end_s - run.horizon_s, 0.0) * count
-        busy_s += end_s - now_s
-        slot_s += (end_s - now_s) * count
+        else:
+            event = replica.wait()
+            if event is None:
+                break
+            yield event
+            now_s = clock.now
+            hears_s = arrive()
+            continue
+        busy_s = (end_s if end_s < horizon_s else horizon_s) - now_s
+        replica.busy_s += busy_s
+        replica.slot_s += busy_s * count
         now_s = end_s
+        left = replica.finished if not heard else []
         if calendar and calendar[0][0] < step:
             filled = decoding.context + (prefilling[0].computed if prefilling else 0)
-            if filled + len(engine.running) * size > engine.peak_bound:
+            if filled + len(running) * size > engine.peak_bound:
                 engine.note_peak(engine.blocks(step))
             for sequence in decoding.ended(step - 1):
                 taken = 0
-                del engine.running[sequence.number]
+                del running[sequence.number]
                 records.completion_s[sequence.number] = end_s
-                leave.append(sequence.number)
-    if step > engine.step:
+                left.append(sequence.number)
+        if heard:
+            if end_s >= horizon_s:  # the last moment of the run
+                engine.note_peak(engine.blocks(step))
+            replica.peak_kv_blocks = engine.peak_blocks
+            yield clock.at(end_s)
+            replica.finished += left
+            hears_s = arrive()
+    if step > begin:
         engine.step, engine.coasted = step, True
     stretch.taken, stretch.start_s, stretch.context = taken, start_s, first
-    replica.busy_s += busy_s
-    replica.slot_s += slot_s
-    return now_s, heard, leave if heard else []
+    return now_s, hears_s

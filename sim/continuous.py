@@ -221,48 +221,47 @@ class _Server:
 
     def process(self) -> Generator[Event, None, None]:
         """Take steps, with one event where an arrival could be heard of, until nothing will come any more."""
-        engine, replica, run = self.engine, self.replica, self.run
-        clock, horizon_s = replica.clock, run.horizon_s
+        engine, replica, clock = self.engine, self.replica, self.replica.clock
+        hears_s = self.arrive()
         while True:
-            self.arrive()
-            hears_s = min(replica.next_arrival_s, horizon_s)
-            heard = False
-            while not heard:
-                if self.coasts:
-                    self.now_s, heard, left = coast(engine, self.stretch, replica, run, self.now_s, hears_s)
-                    if heard:
-                        replica.peak_kv_blocks = engine.count_peak(at_end=self.now_s >= horizon_s)
-                        yield clock.at(self.now_s)
-                        replica.finished += left
-                        break
-                plan = engine.plan()
-                if plan is None:
-                    break
-                steps, end_s, heard = self.duration(plan, hears_s)
-                if heard:
-                    replica.peak_kv_blocks = engine.count_peak(at_end=end_s >= horizon_s)
-                    yield clock.at(end_s)
-                self.apply(plan, steps, end_s)
-                self.now_s = end_s
-            if not heard:
-                replica.peak_kv_blocks = engine.count_peak()
+            if self.coasts:
+                self.now_s, hears_s = yield from coast(
+                    engine, self.stretch, replica, self.run, self.arrive, self.now_s, hears_s
+                )
+            plan = engine.plan()
+            if plan is None:
+                replica.peak_kv_blocks = engine.peak_blocks
                 event = replica.wait()
                 if event is None:
                     return
                 yield event
                 self.now_s = clock.now
+                hears_s = self.arrive()
+                continue
+            steps, end_s, heard = self.duration(plan, hears_s)
+            if heard:
+                replica.peak_kv_blocks = max(engine.peak_blocks, engine.used_blocks)
+                yield clock.at(end_s)
+            self.apply(plan, steps, end_s)
+            self.now_s = end_s
+            if heard:
+                hears_s = self.arrive()
 
-    def arrive(self) -> None:
-        """Let newcomers wait, or send them away if they can never fit."""
-        engine, run, keys, chain_of = self.engine, self.run, self.run.order.keys, self.run.chains
-        for number in self.replica.take():
+    def arrive(self) -> float:
+        """Let newcomers wait, or send them away if they can never fit; returns when more may come.
+
+        At the latest the horizon, after which nothing counts.
+        """
+        engine, run, replica = self.engine, self.run, self.replica
+        for number in replica.take():
             prompt_tokens, output_tokens = run.prompt_tokens[number], run.output_tokens[number]
             if prompt_tokens + output_tokens > engine.longest:
                 run.records.rejected.append(number)
-                self.replica.finished.append(number)
+                replica.finished.append(number)
             else:
-                chain = () if chain_of is None else chain_of(run.rows[number])
-                engine.add(Sequence(number, prompt_tokens, output_tokens, keys[number], chain))
+                chain = () if run.chains is None else run.chains(run.rows[number])
+                engine.add(Sequence(number, prompt_tokens, output_tokens, run.order.keys[number], chain))
+        return min(replica.next_arrival_s, run.horizon_s)
 
     def rank(self, sequence: Sequence) -> float:
         """What the policy says of a request that has just lost its place."""

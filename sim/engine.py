@@ -224,12 +224,6 @@ class Engine:
         self.decoding.join(sequence, step)
         return True
 
-    def count_peak(self, at_end: bool = False) -> int:
-        """``peak_blocks``; ``at_end``: what is in use now counts too (else a later call will count it)."""
-        if at_end:
-            self.note_peak(self.blocks(self.step) if self.coasted else self.used_blocks)
-        return self.peak_blocks
-
     def blocks(self, step: int) -> int:
         """Blocks in use at the start of ``step``, counted anew (nothing being cached)."""
         return self.decoding.blocks(step) + sum([sequence.blocks for sequence in self.prefilling])
