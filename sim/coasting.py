@@ -80,7 +80,7 @@ def coast(
     now_s: float,
     hears_s: float,
 ) -> Generator[Event, None, tuple[float, float]]:
-    """Take steps from ``now_s`` on, with an event where one ends at ``hears_s`` or later.
+    """Take steps of a `calm` engine from ``now_s`` on, with an event where one ends at ``hears_s`` or later.
 
     ``arrive`` lets newcomers wait and says until when none will come.
 
@@ -93,8 +93,7 @@ def coast(
     size, room, horizon_s, clock = engine.limits.block_size, engine.room_tokens, run.horizon_s, replica.clock
     taken, start_s, first = stretch.taken, stretch.start_s, stretch.context
     step = begin = engine.step
-    calm = not (engine.pool.queued or engine.sharing) and len(prefilling) <= 1
-    while calm:
+    while True:
         count, context = decoding.count, decoding.context
         heard = False
         if prefilling or queue or heap:

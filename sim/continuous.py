@@ -224,7 +224,7 @@ class _Server:
         engine, replica, clock = self.engine, self.replica, self.replica.clock
         hears_s = self.arrive()
         while True:
-            if self.coasts:
+            if self.coasts and engine.calm():
                 self.now_s, hears_s = yield from coast(
                     engine, self.stretch, replica, self.run, self.arrive, self.now_s, hears_s
                 )

@@ -176,6 +176,14 @@ class Engine:
 
     # ---- what `sim.coasting` needs
 
+    def calm(self) -> bool:
+        """Whether no block is shared or could be asked for, and at most one waits for or is in its prefill."""
+        return (
+            len(self.queue) + len(self.heap) <= 1
+            and not (self.pool.queued or self.sharing)
+            and len(self.prefilling) <= 1
+        )
+
     def easy_prefill(self) -> Sequence | None:
         """Who is in its prefill, or else admit the only one who waits, if that is how the rule decides it.
 
@@ -245,8 +253,9 @@ class Engine:
         budget = self.limits.max_num_batched_tokens - decoding.count
         decode_blocks = blocks = decoding.phases[self.step % self.limits.block_size]
         grants = []
+        threshold = self._threshold() if self.prefilling else UNLIMITED
         for sequence in self.prefilling:
-            need = min(sequence.prompt_tokens + sequence.generated - sequence.computed, self._threshold())
+            need = min(sequence.prompt_tokens + sequence.generated - sequence.computed, threshold)
             if need > budget:
                 if sequence is not next(reversed(self.running.values())):
                     return self._walk()

@@ -243,7 +243,7 @@ class BlockPool:
         """
         while holding.named < blocks:
             family: Family | None = holding.private
-            end = blocks - holding.before
+            end, size = blocks - holding.before, 0
             if holding.at < len(holding.chain):
                 name, size = holding.chain[holding.at]
                 end = min(end, size)
@@ -255,7 +255,8 @@ class BlockPool:
             if not (first and _lengthen(holding, family, first, end)):
                 self._append(holding, family, first, end)
             holding.named = holding.before + end
-            self._move_on(holding)
+            if end == size:
+                self._move_on(holding)
 
     @staticmethod
     def _move_on(holding: Holding) -> None:
