@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,6 +49,9 @@ def predict(
     parts = out.with_name(out.name + ".parts")
     parts.mkdir(parents=True, exist_ok=True)
     _same_job(parts / "job.json", texts, predictors)
+    done = len(list(parts.glob("*.safetensors")))
+    if done:
+        print(f"resuming: {done} of {len(chunks)} chunks are there already", file=sys.stderr)
     tables = {
         name: np.empty((len(texts), len(p.bins.centres))) for name, p in zip(names, predictors, strict=True)
     }

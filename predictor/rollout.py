@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import shutil
+import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -113,7 +114,7 @@ def rollout(
     todo = [k for k in range(len(work)) if k % shard[1] == shard[0] and not _part(parts, k).exists()]
     done = len(work) - len([k for k in range(len(work)) if not _part(parts, k).exists()])
     if done:
-        print(f"resuming: {done} of {len(work)} batches are there already")
+        print(f"resuming: {done} of {len(work)} batches are there already", file=sys.stderr)
     with tqdm(total=sum(len(work[k]) for k in todo), unit="answer", disable=not progress) as bar:
         for k in todo:
             frame = _frame(work[k], backend(work[k]))
@@ -144,8 +145,16 @@ def hf_backend(backbone: Any, settings: RolloutSettings) -> Backend:
     pad = backbone.tokenizer.pad_token_id
     stop = backbone.stop_ids()
 
+    window = getattr(backbone.model.config.get_text_config(), "max_position_embeddings", None)
+
     def run(jobs: list[Job]) -> list[Sampled]:
         prompts = [backbone.encode(job.prompt.text) for job in jobs]
+        for job, prompt in zip(jobs, prompts, strict=True):
+            if window and len(prompt) + settings.max_tokens > window:
+                raise InputError(
+                    f"prompt {job.prompt.prompt_id!r} has {len(prompt)} tokens; with --max-tokens "
+                    f"{settings.max_tokens} that exceeds the model's context of {window}"
+                )
         answers = sample(
             backbone.model,
             prompts,

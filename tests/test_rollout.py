@@ -89,6 +89,13 @@ def test_batches_of_other_settings_are_refused(tiny: Backbone, prompts: list[Pro
         rollout(prompts, other, hf_backend(tiny, other), tmp_path / "t.parquet", progress=False)
 
 
+def test_a_prompt_beyond_the_context_is_named(tiny: Backbone, prompts: list[Prompt]) -> None:
+    window = tiny.model.config.max_position_embeddings
+    settings = dataclasses.replace(SETTINGS, max_tokens=window)
+    with pytest.raises(InputError, match=rf"prompt '{prompts[0].prompt_id}' has .* context of {window}"):
+        hf_backend(tiny, settings)([Job(prompts[0], 0)])
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("max_tokens", 0), ("batch_size", 0), ("top_p", 0.0), ("top_k", -1)]
 )
