@@ -19,6 +19,7 @@ COMMANDS = {
     "train": "experiments.commands.train:Train",
     "predict": "experiments.commands.predict:Predict",
     "evaluate": "experiments.commands.evaluate:Evaluate",
+    "export-priority": "experiments.commands.export_priority:ExportPriority",
 }
 
 DESCRIPTION = (
