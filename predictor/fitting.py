@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from predictor.backbone import Backbone
+from predictor.baselines.pooled import GRIDS, best_of
 from predictor.checkpoint import LengthPredictor, make_checkpoint
-from predictor.evaluate import GRIDS, best_of
 from predictor.features import PromptSignals, fit_trend
+from predictor.methods import Forecast
 from predictor.pooling import Pooling, PoolingSettings
 from predictor.rows import prompt_ids, prompts_of, scenarios_of
 from predictor.scores import scores
@@ -46,5 +49,6 @@ def train_predictor(
     checkpoint = make_checkpoint(name, backbone, chosen, trend, fitted, facts)
     rows = split.test
     table = checkpoint.probabilities([signals[i] for i in rows], [texts[i] for i in rows])
-    facts["test"] = scores(table @ fitted.bins.centres, trace.output_tokens[rows], fitted.bins)
+    forecast = Forecast(table @ fitted.bins.centres, probabilities=table, edges=np.array(fitted.bins.edges))
+    facts["test"] = scores(forecast, trace.output_tokens[rows], fitted.bins)
     return make_checkpoint(name, backbone, chosen, trend, fitted, facts)

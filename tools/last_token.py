@@ -14,9 +14,11 @@ import torch
 
 from experiments.evaluation import render
 from predictor.backbone import EMBEDDED, load_backbone
+from predictor.baselines.pooled import GRIDS, Pooled
 from predictor.embedded import read_rollout
-from predictor.evaluate import GRIDS, evaluate
+from predictor.evaluate import evaluate, random_splits
 from predictor.features import PromptSignals, fit_trend, read_signals
+from predictor.methods import Data
 from predictor.pooling import PoolingSettings, token_weights
 from predictor.rows import prompts_of
 
@@ -73,7 +75,9 @@ def main() -> None:
     print(f"\nhigh in H and low in S: {apart[0]:.1%}; low in H and high in S: {apart[1]:.1%}")
     cut = {id(s): without_tail(s, tail) for s in once}
     print("\nwithout the tail\n")
-    print(render(evaluate(trace, [cut[id(s)] for s in signals], grids=GRIDS), trace))
+    data = Data(trace, [cut[id(s)] for s in signals])
+    methods = [Pooled(name, grid) for name, grid in GRIDS.items()]
+    print(render(evaluate(data, methods, random_splits(data, range(5)))))
 
 
 if __name__ == "__main__":
