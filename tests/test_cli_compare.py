@@ -165,7 +165,7 @@ PEEKS = "def Peeks(request, now_s):\n    return request.output_tokens\n"
         ([], "there is no trace"),
         (["t.csv", "--columns", "arrival_s"], "--columns 'arrival_s' is not of the form NAME=COLUMN"),
         (["t.csv", "--columns", "arrival_s=when"], "t.csv lacks the column 'when'"),
-        (["t.csv", "--format", "azure-2032"], "did you mean 'azure-2023'?"),
+        (["t.csv", "--format", "azure-2o23"], "did you mean 'azure-2023'?"),
         (["zero.csv"], "zero.csv, line 2, column 'output_tokens': '0' is not a length"),
         (["word.csv"], "word.csv, line 3, column 'prompt_tokens': 'ten' is not a number"),
         (["back.csv"], "back.csv, line 3, column 'arrival_s': '0' is earlier than the row before"),

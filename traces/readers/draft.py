@@ -46,6 +46,7 @@ class Draft:
         place: what a line is called in errors.
         faults: rows that could not even be split into columns, and are not in ``frame``.
         metadata: kept in the trace.
+        hash_block_tokens: tokens a hash id stands for in this format; None: to be told from the ids.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Draft:
     place: str = "line"
     faults: tuple[Fault, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
+    hash_block_tokens: int | None = None
 
 
 @dataclass(eq=False)
@@ -71,8 +73,11 @@ class _Check:
             self.ok = self.ok & ~bad
 
 
-def build_trace(draft: Draft, on_error: OnError) -> Trace:
+def build_trace(draft: Draft, on_error: OnError, hash_block_tokens: int | None = None) -> Trace:
     """Check a draft and make a trace of it.
+
+    ``hash_block_tokens`` goes before what the format and the ids say; with either it is kept in the
+    metadata, where the simulator looks for it.
 
     With ``fail`` the first fault of the file is an error. With ``skip`` rows at fault are left
     out, rows out of time order are put in order, and ``metadata["dropped"]`` (``count``,
@@ -83,6 +88,7 @@ def build_trace(draft: Draft, on_error: OnError) -> Trace:
     """
     check = _Check(np.ones(len(draft.frame), dtype=bool))
     values: dict[str, Any] = {}
+    block = None
     for name in ("prompt_tokens", "output_tokens"):
         values[name] = _tokens(draft, name, check)
     ticks, ticks_per_s = _arrivals(draft, check)
@@ -92,6 +98,7 @@ def build_trace(draft: Draft, on_error: OnError) -> Trace:
             values[name] = _optional_numbers(draft, name, dtype, check)
     if "hash_ids" in draft.columns.columns:
         values["hash_ids"] = _hash_ids(draft, check)
+        block = _check_blocks(draft, values["prompt_tokens"], values["hash_ids"], hash_block_tokens, check)
     reordered = _check_order(draft, ticks, check, on_error)
     dropped = _judge(draft, check, on_error)
 
@@ -108,6 +115,8 @@ def build_trace(draft: Draft, on_error: OnError) -> Trace:
     metadata = dict(draft.metadata)
     if "arrival_s" not in draft.columns.columns and draft.columns.undecided_time is None:
         metadata["arrivals"] = "absent"
+    if block is not None:
+        metadata["hash_block_tokens"] = block
     if dropped:
         metadata["dropped"] = dropped
     if reordered:
@@ -200,16 +209,54 @@ def _ids(draft: Draft, check: _Check) -> np.ndarray[Any, Any]:
 def _hash_ids(draft: Draft, check: _Check) -> np.ndarray[Any, Any]:
     column = draft.columns.columns["hash_ids"]
     series = draft.frame[column]
-    if not isinstance(series.dtype, pl.List) or not series.dtype.inner.is_integer():
+    if not isinstance(series.dtype, pl.List) or not (
+        series.dtype.inner.is_integer() or series.dtype.inner == pl.Null
+    ):
         check.reject(np.ones(len(series), dtype=bool), column, "is not a list of whole numbers")
         return object_array([np.zeros(0, np.int64)] * len(series))
     check.reject(series.is_null().to_numpy(), column, "is missing")
     inner = series.list.eval(pl.element().is_null().any()).list.first().fill_null(False)
     check.reject(inner.to_numpy(), column, "holds an empty id")
-    rows = series.to_list()
-    return object_array(
-        [np.asarray(row if ok else [], np.int64) for row, ok in zip(rows, check.ok, strict=True)]
-    )
+    ends = np.cumsum(series.list.len().fill_null(0).to_numpy())
+    # A row without ids explodes to one empty value; the id 0 that fills the others is dropped with its row.
+    filled = series.filter(series.list.len() > 0).explode().fill_null(0)
+    ids = filled.cast(pl.Int64, strict=False).fill_null(0).to_numpy()
+    return object_array(np.split(ids, ends)[: len(series)])
+
+
+def _check_blocks(
+    draft: Draft,
+    prompt_tokens: np.ndarray[Any, Any],
+    hash_ids: np.ndarray[Any, Any],
+    given: int | None,
+    check: _Check,
+) -> int | None:
+    counts = np.array([len(row) for row in hash_ids])
+    told = (counts > 0) & check.ok
+    block = given or told_block_tokens(prompt_tokens[told], counts[told], draft.hash_block_tokens)
+    if block is not None:
+        reason = (
+            f"names more blocks of {block} tokens than the prompt has; if a block is of another size, "
+            "say so with --hash-block-tokens"
+        )
+        check.reject(counts > -(-prompt_tokens // block), draft.columns.columns["hash_ids"], reason)
+    return block
+
+
+def told_block_tokens(
+    prompt_tokens: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], default: int | None
+) -> int | None:
+    """Tokens a hash id stands for: the format's, unless only another power of two explains all counts.
+
+    A prompt's last, partial block has an id of its own (Mooncake) or has none (Weka).
+    """
+    sizes = ([] if default is None else [default]) + [1 << exponent for exponent in range(17)]
+    for partial in (True, False):
+        for size in sizes:
+            blocks = -(-prompt_tokens // size) if partial else prompt_tokens // size
+            if len(counts) and (blocks == counts).all():
+                return size
+    return default
 
 
 def _check_order(draft: Draft, ticks: np.ndarray[Any, Any], check: _Check, on_error: OnError) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import polars as pl
@@ -12,8 +12,6 @@ from traces.errors import InputError
 from traces.readers.columns import map_columns
 from traces.readers.draft import SHOWN_VALUE, Draft, Fault
 from traces.readers.source import Source
-
-NAME = "jsonl"
 
 
 def matches(source: Source) -> bool:
@@ -26,6 +24,17 @@ def read(source: Source, columns: Mapping[str, str] | None) -> Draft:
 
     Raises:
         InputError: no line is an object, or a column that is needed is in none of them.
+    """
+    frame, faults, line_of = read_objects(source)
+    mapped = map_columns(frame.columns, columns, source.name)
+    return Draft(source.name, frame, mapped, line_of, faults=faults)
+
+
+def read_objects(source: Source) -> tuple[pl.DataFrame, tuple[Fault, ...], Callable[[int], int]]:
+    """One row an object, the lines that are no objects, and row -> line.
+
+    Raises:
+        InputError: no line is an object.
     """
     rows: list[dict[str, Any]] = []
     lines: list[int] = []
@@ -48,8 +57,16 @@ def read(source: Source, columns: Mapping[str, str] | None) -> Draft:
         raise InputError(f"{source.name}, line {faults[0].line}: {faults[0].reason}")
     names = list(dict.fromkeys(key for row in rows for key in row))
     frame = pl.DataFrame([_series(name, [row.get(name) for row in rows]) for name in names])
-    mapped = map_columns(names, columns, source.name)
-    return Draft(source.name, frame, mapped, lines.__getitem__, faults=tuple(faults))
+    return frame, tuple(faults), lines.__getitem__
+
+
+def first_object(source: Source) -> dict[str, Any]:
+    """The object on the first line, empty if it holds none: what a format is known by."""
+    try:
+        row = json.loads(source.first_line())
+    except (ValueError, RecursionError):
+        return {}
+    return row if isinstance(row, dict) else {}
 
 
 def _series(name: str, values: list[Any]) -> pl.Series:

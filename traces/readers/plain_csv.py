@@ -14,7 +14,6 @@ from traces.readers.columns import map_columns
 from traces.readers.draft import Draft, Fault
 from traces.readers.source import Source
 
-NAME = "csv"
 DELIMITERS = ",\t;"
 
 

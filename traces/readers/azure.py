@@ -14,7 +14,6 @@ from traces.readers.draft import Draft
 from traces.readers.plain_csv import read_table
 from traces.readers.source import Source
 
-NAME = "azure-2023"
 HEADER = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
@@ -30,10 +29,10 @@ def read(source: Source, columns: Mapping[str, str] | None) -> Draft:
         InputError: a column is missing, or a mapping is given, which this format does not need.
     """
     if columns:
-        raise InputError(f"format {NAME} has fixed columns; leave out --columns, or say --format csv")
+        raise InputError("format azure-2023 has fixed columns; leave out --columns, or say --format csv")
     frame, faults, line_of = read_table(source)
     for name in HEADER:
         if name not in frame.columns:
-            raise InputError(f"{source.name} lacks the column {name!r} of format {NAME}")
+            raise InputError(f"{source.name} lacks the column {name!r} of format azure-2023")
     mapped = dict(zip(("arrival_s", "prompt_tokens", "output_tokens"), HEADER, strict=True))
-    return Draft(source.name, frame, ColumnMap(mapped), line_of, faults=faults, metadata={"format": NAME})
+    return Draft(source.name, frame, ColumnMap(mapped), line_of, faults=faults)
