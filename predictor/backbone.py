@@ -87,10 +87,12 @@ def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
 def load_backbone(
     name: str = EMBEDDED, device: str = "auto", dtype: str = "auto", trust_remote_code: bool = False
 ) -> Backbone:
-    """Load a causal LM for inference.
+    """Load a causal LM for inference, from safetensors only: a pickle could run code.
 
     `name` is the embedded default, a folder written by `save_pretrained`, or a name on the model hub.
-    Raises InputError, with what to do, when the model is not there or is not a causal LM.
+    `trust_remote_code` lets a model bring its own Python code, which runs with the user's rights.
+    Raises InputError, with what to do, when the model is not there, is not a causal LM, has pickled weights
+    only, or needs code of its own and was not trusted.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
@@ -104,15 +106,29 @@ def load_backbone(
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
         model = AutoModelForCausalLM.from_pretrained(
-            source, dtype=pick_dtype(dtype, where), trust_remote_code=trust_remote_code
+            source,
+            dtype=pick_dtype(dtype, where),
+            trust_remote_code=trust_remote_code,
+            use_safetensors=True,
         )
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(
-            f"cannot load model {name!r}: {reason} Give a folder written by save_pretrained, a name that is in "
-            f"the local hub cache or reachable online, or leave it out to use {EMBEDDED}."
-        ) from error
+        raise InputError(f"cannot load model {name!r}: {_reason(str(error))}") from error
     return Backbone(name, model.to(where).eval(), tokenizer)
+
+
+def _reason(error: str) -> str:
+    """The first line of what transformers says, and what to do about it."""
+    first = error.strip().splitlines()[0]
+    if "trust_remote_code" in error:
+        return f"{first} Read that code, then add --trust-remote-code if you trust it."
+    if "model.safetensors" in error:
+        return (
+            f"{first} Only safetensors are loaded, never pickled weights: write it anew with save_pretrained."
+        )
+    return (
+        f"{first} Give a folder written by save_pretrained, a name that is in the local hub cache or "
+        f"reachable online, or leave it out to use {EMBEDDED}."
+    )
 
 
 def cache_folder() -> Path:

@@ -10,17 +10,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from huggingface_hub import ModelCard, PyTorchModelHubMixin
+from huggingface_hub import ModelCard, PyTorchModelHubMixin, hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from predictor.backbone import Backbone
 from predictor.features import PromptSignals, fingerprint, pooled_features
 from predictor.head import Bins, Floats, SoftLabelHead, quantiles
+from predictor.model_card import card
 from predictor.pooling import PoolingSettings, PositionTrend
 from predictor.train import Fitted
 from traces import Estimates
 from traces.errors import InputError
 from traces.estimates import QUANTILES
+
+WEIGHTS = "model.safetensors"
+PICKLES = {".bin", ".ckpt", ".joblib", ".pickle", ".pkl", ".pt", ".pth"}
 
 
 class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", license="apache-2.0"):
@@ -66,30 +72,67 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
             return np.asarray(self(features).numpy())
 
     def head_hash(self) -> str:
-        """SHA-256 over the weights, so that estimates can name what made them."""
+        """SHA-256 over the weights, the bins and the position trend, so that estimates can name what made them."""
         digest = hashlib.sha256()
         for name, tensor in sorted(self.head.state_dict().items()):
             digest.update(name.encode() + tensor.numpy().tobytes())
+        trend = None if self.trend is None else self.trend.to_json()
+        digest.update(json.dumps([self.bins.edges, trend]).encode())
         return digest.hexdigest()
+
+    def identity(self) -> dict[str, Any]:
+        """What estimates must have in common with this predictor to be its own; stored beside each of them."""
+        return {
+            "backbone": self.backbone,
+            "backbone_fingerprint": self.backbone_fingerprint,
+            "dtype": self.dtype_name,
+            "head_sha256": self.head_hash(),
+            "signals": self.pooling.to_json(),
+        }
 
     def summary(self) -> str:
         """One line: settings and test scores."""
         p = self.pooling
         test = self.facts.get("test", {})
-        measured = ", ".join(f"{k} {v:.3g}" for k, v in test.items())
+        measured = ", ".join(f"{key} {test[key]:.3g}" for key in ("mae", "rmse", "tau") if key in test)
         return f"{p.pooling}, {p.signal_scale}, lambda {p.lambda1:g} {p.lambda2:g}, alpha {p.alpha:g}; test: {measured}"
 
     def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
         """The card that `save_pretrained` writes: data, settings, measures and limits."""
-        facts = json.dumps(self.facts, indent=1, sort_keys=True)
         return ModelCard(
-            f"---\nlicense: apache-2.0\nlibrary_name: estp\n---\n\n# Length predictor `{self.predictor}`\n\n"
-            f"Predicts how many tokens `{self.backbone}` writes in answer to a prompt, from its {self.dtype_name} "
-            f"prefill activations ({self.summary()}).\n\n"
-            "It knows no other model, chat template or sampling settings than those below, no length beyond its "
-            f"last bin edge ({self.bins.edges[-1]:.0f} tokens), and refuses the activations of another model.\n\n"
-            f"```json\n{facts}\n```\n"
+            card(
+                self.predictor,
+                self.backbone,
+                self.backbone_fingerprint,
+                self.dtype_name,
+                self.pooling,
+                self.bins.edges,
+                self.facts,
+            )
         )
+
+    @classmethod
+    def _from_pretrained(
+        cls, *, model_id: str, map_location: str = "cpu", strict: bool = True, **options: Any
+    ) -> "LengthPredictor":
+        """Safetensors only: the library's own would fall back to a pickle, and prints on standard output."""
+        hub = {
+            key: options.pop(key)
+            for key in ("revision", "cache_dir", "force_download", "local_files_only", "token")
+        }
+        folder = Path(model_id)
+        if folder.is_dir():
+            _check_folder(folder)
+            file = str(folder / WEIGHTS)
+        else:
+            try:
+                file = hf_hub_download(repo_id=model_id, filename=WEIGHTS, **hub)
+            except EntryNotFoundError as error:
+                raise InputError(
+                    f"{model_id!r} has no {WEIGHTS}; only safetensors are loaded, never pickled weights"
+                ) from error
+        loaded: LengthPredictor = cls._load_as_safetensor(cls(**options), file, map_location, strict)
+        return loaded
 
     def write(self, folder: Path) -> None:
         """`save_pretrained` into a new or empty folder, all or nothing."""
@@ -100,6 +143,8 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
             raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
         try:
             self.save_pretrained(part)
+            # safetensors makes a private file; a result is an ordinary one, as the config beside it is.
+            (part / WEIGHTS).chmod((part / "config.json").stat().st_mode)
             part.chmod(0o755)
             part.replace(folder)
         finally:
@@ -120,6 +165,29 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
                 f"predictor {self.predictor!r} was trained on {self.dtype_name} activations, but the model "
                 f"runs in {dtype}; use --dtype {self.dtype_name}"
             )
+
+    def check_estimates(self, estimates: Estimates) -> None:
+        """Refuse estimates that another predictor or another LLM made: InputError naming each difference."""
+        found = differences(self.identity(), estimates.metadata)
+        if found:
+            raise InputError(
+                f"the estimates {estimates.predictor!r} are not those of predictor {self.predictor!r}: "
+                f"{'; '.join(found)}; predict again, or name the predictor that made them"
+            )
+
+
+def differences(wanted: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    """What `found` says otherwise than `wanted`, one phrase a value; keys that only `found` has do not count."""
+    phrases = []
+    for key, value in wanted.items():
+        other = found.get(key)
+        if isinstance(value, dict) and isinstance(other, dict):
+            phrases += [f"{key}.{phrase}" for phrase in differences(value, other)]
+        elif other is None:
+            phrases.append(f"{key} is not given")
+        elif other != value:
+            phrases.append(f"{key} is {other}, not {value}")
+    return phrases
 
 
 def make_checkpoint(
@@ -147,20 +215,32 @@ def make_checkpoint(
 
 
 def load_predictor(source: str | Path) -> LengthPredictor:
-    """Load a checkpoint from a folder or a hub name. Raises InputError when there is none."""
-    local = Path(source).exists()
-    if local and not (Path(source) / "config.json").is_file():
-        raise InputError(
-            f"{source} is no predictor: it has no config.json; give a folder that estp train wrote"
-        )
+    """Load a checkpoint from a folder or a hub name. Raises InputError when there is none, or a pickled one."""
+    if Path(source).exists():
+        _check_folder(Path(source))
     try:
         loaded: LengthPredictor = LengthPredictor.from_pretrained(str(source))
-    except (OSError, TypeError, KeyError, RuntimeError, ValueError) as error:
+    except (OSError, TypeError, KeyError, RuntimeError, ValueError, SafetensorError) as error:
         if isinstance(error, InputError):
             raise
         reason = str(error).strip().splitlines()[0]
         raise InputError(f"cannot load a predictor from {str(source)!r}: {reason}") from error
     return loaded.eval()
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder that is no checkpoint, or holds weights that could run code when they are read."""
+    pickled = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLES) if folder.is_dir() else []
+    if pickled:
+        raise InputError(
+            f"{folder} holds pickled weights ({', '.join(pickled)}), which can run code when they are loaded; "
+            f"only {WEIGHTS} is read: convert them, or remove them"
+        )
+    for name in ("config.json", WEIGHTS):
+        if not (folder / name).is_file():
+            raise InputError(
+                f"{folder} is no predictor: it has no {name}; give a folder that estp train wrote"
+            )
 
 
 def as_estimates(checkpoint: LengthPredictor, request_id: Any, probabilities: Floats) -> Estimates:
@@ -172,11 +252,5 @@ def as_estimates(checkpoint: LengthPredictor, request_id: Any, probabilities: Fl
         quantiles=quantiles(probabilities, checkpoint.bins, tuple(QUANTILES)),
         probabilities=probabilities,
         bin_edges=np.array(checkpoint.bins.edges),
-        metadata={
-            "backbone": checkpoint.backbone,
-            "backbone_fingerprint": checkpoint.backbone_fingerprint,
-            "dtype": checkpoint.dtype_name,
-            "head_sha256": checkpoint.head_hash(),
-            "signals": checkpoint.pooling.to_json(),
-        },
+        metadata=checkpoint.identity(),
     )

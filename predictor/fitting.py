@@ -10,6 +10,7 @@ from predictor.baselines.pooled import GRIDS, best_of
 from predictor.checkpoint import LengthPredictor, make_checkpoint
 from predictor.features import PromptSignals, fit_trend
 from predictor.methods import Forecast
+from predictor.model_card import data_facts
 from predictor.pooling import Pooling, PoolingSettings
 from predictor.rows import prompt_ids, prompts_of, scenarios_of
 from predictor.scores import scores
@@ -37,18 +38,21 @@ def train_predictor(
         signals, trace, split, candidates or (PoolingSettings(pooling, **fixed),), settings
     )
     trend = fit_trend([signals[i] for i in split.train], [texts[i] for i in split.train])
-    facts = {
+    facts: dict[str, Any] = {
         "split_seed": settings.seed,
         "candidates": len(losses),
         "validation_loss": fitted.validation_loss,
-        "training_rows": len(split.train),
-        "test_rows": len(split.test),
         "train": dict(settings.__dict__),
         "data": trace.metadata,
+        "rows": data_facts(trace, split),
     }
     checkpoint = make_checkpoint(name, backbone, chosen, trend, fitted, facts)
     rows = split.test
     table = checkpoint.probabilities([signals[i] for i in rows], [texts[i] for i in rows])
+    truth = trace.output_tokens[rows]
     forecast = Forecast(table @ fitted.bins.centres, probabilities=table, edges=np.array(fitted.bins.edges))
-    facts["test"] = scores(forecast, trace.output_tokens[rows], fitted.bins)
+    constant = Forecast(np.full(len(rows), float(np.median(trace.output_tokens[split.train]))))
+    for key, one in (("test", forecast), ("constant", constant)):
+        measures = scores(one, truth, fitted.bins)
+        facts[key] = {name: value for name, value in measures.items() if np.isfinite(value)}
     return make_checkpoint(name, backbone, chosen, trend, fitted, facts)

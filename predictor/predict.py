@@ -1,5 +1,6 @@
 """Estimates for the prompts of a trace: one prefill a prompt, any number of predictors at once."""
 
+import hashlib
 import json
 import shutil
 import sys
@@ -11,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from tqdm import tqdm
 
 from predictor.backbone import Backbone
-from predictor.checkpoint import LengthPredictor, as_estimates
+from predictor.checkpoint import LengthPredictor, as_estimates, differences
 from predictor.features import BATCH_TOKENS, of
 from predictor.rows import prompts_of
 from predictor.signals import iter_signals
@@ -83,10 +84,15 @@ def predict(
 
 def _same_job(file: Path, texts: list[str], predictors: Sequence[LengthPredictor]) -> None:
     """A folder of finished chunks belongs to one set of prompts and predictors, and says to which."""
-    want = {"prompts": texts, "heads": [p.head_hash() for p in predictors]}
-    if file.exists() and json.loads(file.read_text()) != want:
-        raise InputError(
-            f"{file.parent} holds finished chunks for other prompts or predictors; delete it to start anew"
-        )
+    prompts = hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+    want = {"prompts_sha256": prompts, "predictors": {p.predictor: p.identity() for p in predictors}}
+    if file.exists():
+        found = json.loads(file.read_text())
+        # Both ways, so that a predictor that only one of them has is named too.
+        unlike = differences(want, found) or differences(found, want)
+        if unlike:
+            raise InputError(
+                f"{file.parent} holds finished chunks of another job ({'; '.join(unlike)}); delete it to start anew"
+            )
     with atomic_path(file) as temporary:
         temporary.write_text(json.dumps(want))

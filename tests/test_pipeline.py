@@ -128,7 +128,8 @@ def test_a_checkpoint_is_safetensors_and_json(run: Path) -> None:
     names = sorted(p.name for p in (run / "estp").iterdir())
     assert names == ["README.md", "config.json", "model.safetensors"]
     card = (run / "estp" / "README.md").read_text()
-    assert "test: mae" in card
+    assert "| MAE, tokens |" in card
+    assert "rows trained on" in card
     loaded = load_predictor(run / "estp")
     assert loaded.pooling.signal_scale == "zscore"
     assert isinstance(loaded, LengthPredictor)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
+
+if TYPE_CHECKING:
+    from traces import Estimates
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class ExportPriority:
     policy: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
     """A predictor of the table, fcfs (all alike) or sjf (the trace's real lengths); the table's only
     predictor, or estp, if not given."""
+    predictor: Annotated[str | None, arg(metavar="DIR", help_behavior_hint="")] = None
+    """Refuse estimates that this predictor (a folder that estp train wrote) did not make."""
     scale: Literal["tokens", "rank"] = "tokens"
     """tokens: thousandths of a token, comparable between files; rank: 0, 1, ... for scores without a unit."""
     model: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
@@ -48,6 +53,8 @@ class ExportPriority:
             raise InputError("--max-tokens and --recorded-lengths exclude each other")
         estimates = read_estimates(self.estimates)
         trace = None if self.trace is None else read_trace(self.trace)
+        if self.predictor is not None:
+            self._check_predictor(self.predictor, estimates)
         policy = self.policy or (next(iter(estimates)) if len(estimates) == 1 else "estp")
         ids, values = values_of(policy, estimates, trace)
         numbers = priorities(values, self.scale)
@@ -68,3 +75,14 @@ class ExportPriority:
         spread = f" from {numbers.min()} to {numbers.max()}" if len(numbers) else ""
         print(f"wrote {self.out}: {len(numbers)} requests, {policy}, priorities{spread}")
         return 0
+
+    def _check_predictor(self, source: str, estimates: dict[str, Estimates]) -> None:
+        from predictor.checkpoint import load_predictor
+        from traces.errors import InputError
+
+        predictor = load_predictor(source)
+        if predictor.predictor not in estimates:
+            raise InputError(
+                f"{self.estimates} has estimates of {', '.join(estimates)}, none of {predictor.predictor!r}"
+            )
+        predictor.check_estimates(estimates[predictor.predictor])

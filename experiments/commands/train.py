@@ -39,6 +39,8 @@ class Train:
     device: str = "auto"
     """cpu, cuda, mps or auto."""
     dtype: str = "auto"
+    trust_remote_code: bool = False
+    """Let the LLM's repository run its own Python code here."""
     seed: int = 0
     """Of the split and of the head's start."""
     epochs: int = 30
@@ -66,7 +68,7 @@ class Train:
             "alpha": self.alpha,
         }
         fixed = {key: value for key, value in given.items() if value is not None}
-        backbone = load_backbone(self.model, self.device, self.dtype)
+        backbone = load_backbone(self.model, self.device, self.dtype, self.trust_remote_code)
         signals = read_signals(backbone, prompts_of(trace))
         checkpoint = train_predictor(
             self.name or self.pooling, trace, signals, backbone, self.pooling, fixed, settings

@@ -1,0 +1,226 @@
+"""Checkpoints and backbones load from safetensors only, and what does not belong together is refused by name.
+
+A pickle that would leave a mark when it is read shows that nothing was unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from experiments.cli import main  # noqa: E402
+from predictor.backbone import load_backbone  # noqa: E402
+from predictor.checkpoint import LengthPredictor, as_estimates, differences, load_predictor  # noqa: E402
+from predictor.embedded import PREDICTORS  # noqa: E402
+from predictor.pooling import PoolingSettings  # noqa: E402
+from traces import Estimates, read_estimates, write_estimates  # noqa: E402
+from traces.errors import InputError  # noqa: E402
+
+TINY = Path(__file__).parent / "data" / "tiny_lm"
+SETTINGS: dict[str, Any] = {
+    "predictor": "estp",
+    "backbone": "some-llm",
+    "backbone_fingerprint": "0123456789abcdef",
+    "dtype": "float32",
+    "pooling": PoolingSettings("estp", "zscore", 0.3, 0.7).to_json(),
+    "edges": [1.0, 10.0, 50.0],
+    "features": 8,
+}
+
+
+def predictor(seed: int = 0, **changes: Any) -> LengthPredictor:
+    torch.manual_seed(seed)
+    return LengthPredictor(**{**SETTINGS, **changes})
+
+
+def estimates_by(one: LengthPredictor) -> Estimates:
+    return as_estimates(one, np.arange(2), np.array([[0.5, 0.5], [0.1, 0.9]]))
+
+
+class Marks:
+    """Unpickling it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = predictor()
+    one.write(tmp_path / "p")
+    again = load_predictor(tmp_path / "p")
+    features = torch.randn(3, 8)
+    assert torch.equal(one(features), again(features))
+    assert again.identity() == one.identity()
+    assert capsys.readouterr().out == ""
+
+
+def test_its_files_are_as_readable_as_any_other(tmp_path: Path) -> None:
+    mask = os.umask(0o022)
+    try:
+        predictor().write(tmp_path / "p")
+    finally:
+        os.umask(mask)
+    modes = {f.name: stat.S_IMODE(f.stat().st_mode) for f in (tmp_path / "p").iterdir()}
+    assert modes == {"README.md": 0o644, "config.json": 0o644, "model.safetensors": 0o644}
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "head.pt", "extra.pkl"])
+def test_a_folder_with_a_pickle_is_refused_unread(tmp_path: Path, name: str) -> None:
+    predictor().write(tmp_path / "p")
+    (tmp_path / "p" / name).write_bytes(pickle.dumps(Marks(tmp_path / "unpickled")))
+    for load in (load_predictor, LengthPredictor.from_pretrained):
+        with pytest.raises(InputError, match=f"holds pickled weights \\({name}\\)"):
+            load(tmp_path / "p")
+    (tmp_path / "p" / "model.safetensors").unlink()
+    with pytest.raises(InputError, match="holds pickled weights"):
+        load_predictor(tmp_path / "p")
+    assert not (tmp_path / "unpickled").exists()
+
+
+def test_a_broken_checkpoint_is_one_sentence(tmp_path: Path) -> None:
+    predictor().write(tmp_path / "p")
+    weights = (tmp_path / "p" / "model.safetensors").read_bytes()
+    (tmp_path / "p" / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+    with pytest.raises(InputError, match="cannot load a predictor from"):
+        load_predictor(tmp_path / "p")
+    (tmp_path / "p" / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"it has no model\.safetensors"):
+        load_predictor(tmp_path / "p")
+    predictor(features=6).write(tmp_path / "q")
+    shutil.copy(tmp_path / "q" / "model.safetensors", tmp_path / "p")
+    with pytest.raises(InputError, match="cannot load a predictor"):
+        load_predictor(tmp_path / "p")
+
+
+def test_a_model_with_pickled_weights_only_is_refused_unread(tmp_path: Path) -> None:
+    shutil.copytree(TINY, tmp_path / "m")
+    (tmp_path / "m" / "model.safetensors").unlink()
+    (tmp_path / "m" / "pytorch_model.bin").write_bytes(pickle.dumps(Marks(tmp_path / "unpickled")))
+    with pytest.raises(InputError, match="Only safetensors are loaded"):
+        load_backbone(str(tmp_path / "m"), "cpu")
+    assert not (tmp_path / "unpickled").exists()
+
+
+def test_a_models_own_code_runs_only_when_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    shutil.copytree(TINY, tmp_path / "m")
+    config = json.loads((TINY / "config.json").read_text())
+    config |= {
+        "model_type": "own",
+        "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.OwnLM"},
+    }
+    (tmp_path / "m" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "m" / "own.py").write_text(
+        "from pathlib import Path\n"
+        "from transformers import LlamaConfig, LlamaForCausalLM\n"
+        f"Path({str(tmp_path / 'ran')!r}).touch()\n"
+        "class Own(LlamaConfig):\n    model_type = 'own'\n"
+        "class OwnLM(LlamaForCausalLM):\n    config_class = Own\n"
+    )
+    predictor(backbone=str(tmp_path / "m")).write(tmp_path / "p")
+    command = ["predict", str(TINY / "prompts.jsonl"), str(tmp_path / "out.parquet"), "--device", "cpu",
+               "--predictor", str(tmp_path / "p")]  # fmt: skip
+    (tmp_path / "trace.jsonl").write_text(
+        '{"arrival_s": 0, "prompt_tokens": 1, "output_tokens": 1, "prompt": "a"}'
+    )
+    command[1] = str(tmp_path / "trace.jsonl")
+    assert main(command) == 2
+    assert "then add --trust-remote-code if you trust it" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
+    # Trusted, it loads; then it is refused as the wrong LLM, which shows that it was read.
+    assert main([*command, "--trust-remote-code"]) == 2
+    assert "was trained on the activations of" in capsys.readouterr().err
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "phrase"),
+    [
+        ({"backbone_fingerprint": "f" * 16}, f"backbone_fingerprint is {'f' * 16}, not 0123456789abcdef"),
+        ({"backbone": "another"}, "backbone is another, not some-llm"),
+        ({"dtype": "bfloat16"}, "dtype is bfloat16, not float32"),
+        ({"pooling": PoolingSettings("estp", "zscore", 0.3, 0.5).to_json()}, r"signals\.lambda2 is 0\.5, not 0\.7"),
+        ({"edges": [1.0, 10.0, 60.0]}, "head_sha256 is"),
+        ({"trend": {"starts": [0], "values": [1.0], "window": None}}, "head_sha256 is"),
+        ({"seed": 1}, "head_sha256 is"),
+    ],
+)  # fmt: skip
+def test_estimates_of_another_predictor_are_refused(changes: dict[str, Any], phrase: str) -> None:
+    one = predictor()
+    one.check_estimates(estimates_by(predictor()))
+    with pytest.raises(InputError, match=phrase):
+        one.check_estimates(estimates_by(predictor(**changes)))
+
+
+def test_estimates_that_say_nothing_are_refused() -> None:
+    with pytest.raises(InputError, match=r"backbone is not given; .*signals is not given"):
+        predictor().check_estimates(Estimates("estp", np.arange(1), np.ones(1)))
+
+
+def test_differences_are_named_and_nothing_else() -> None:
+    wanted = {"a": 1, "b": {"c": 2, "d": 3}}
+    assert differences(wanted, {**wanted, "more": 9}) == []
+    assert differences(wanted, {"a": 1, "b": {"c": 4}}) == ["b.c is 4, not 2", "b.d is not given"]
+
+
+def test_the_command_line_refuses_what_does_not_belong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    predictor().write(tmp_path / "p")
+    predictor(1).write(tmp_path / "other")
+    predictor(predictor="egtp").write(tmp_path / "egtp")
+    write_estimates([estimates_by(predictor())], tmp_path / "e.parquet")
+    export = ["export-priority", str(tmp_path / "e.parquet"), str(tmp_path / "out.jsonl"), "--predictor"]
+    assert main([*export, str(tmp_path / "p")]) == 0
+    for name, sentence in (("other", "head_sha256 is"), ("egtp", "none of 'egtp'")):
+        assert main([*export, str(tmp_path / name)]) == 2
+        assert sentence in capsys.readouterr().err
+    (tmp_path / "t.jsonl").write_text(
+        '{"arrival_s": 0, "prompt_tokens": 1, "output_tokens": 1, "prompt": "a"}'
+    )
+    before = (tmp_path / "e.parquet").read_bytes()
+    for name, sentence in (
+        ("other", "exists already: the estimates 'estp'"),
+        ("egtp", "holds estimates of 'estp'"),
+    ):
+        predict = ["predict", str(tmp_path / "t.jsonl"), str(tmp_path / "e.parquet")]
+        assert main([*predict, "--predictor", str(tmp_path / name)]) == 2
+        assert sentence in capsys.readouterr().err
+    assert (tmp_path / "e.parquet").read_bytes() == before
+    assert list(read_estimates(tmp_path / "e.parquet")) == ["estp"]
+
+
+@pytest.mark.parametrize("folder", PREDICTORS)
+def test_the_card_has_data_settings_measures_and_limits(folder: str) -> None:
+    one = load_predictor(folder)
+    text = (Path(folder) / "README.md").read_text()
+    assert text == str(one.generate_model_card())
+    for heading in ("## Use", "## Data", "## Settings", "## Measured", "## Limits"):
+        assert heading in text
+    facts = one.facts
+    assert f"{facts['rows']['training_rows']:,} rows trained on" in text
+    assert f"| MAE, tokens | {facts['test']['mae']:.3g} | {facts['constant']['mae']:.3g} |" in text
+    assert f"fingerprint `{one.backbone_fingerprint}`" in text
+    assert "underrated" in text  # its rollout was cut at 512 tokens
+
+
+def test_a_card_without_facts_says_so() -> None:
+    text = str(predictor().generate_model_card())
+    assert "Not recorded." in text
+    assert "Not measured." in text
