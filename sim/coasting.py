@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 from simpy.events import Event
 
 from sim.engine import Engine
@@ -37,6 +39,12 @@ class Stretch:
     taken: int = 0
     start_s: float = 0.0
     context: int = 0
+
+    def time_s(self, latency: Latency, requests: int, context: int, ahead: Any, now_s: float) -> Any:
+        """When the step that many steps ahead begins, if `extend` takes as many from ``now_s`` on."""
+        if not self.taken:
+            return now_s + np.asarray(latency.advance(ahead, requests, context))
+        return self.start_s + np.asarray(latency.advance(self.taken + ahead, requests, self.context))
 
     def extend(
         self,

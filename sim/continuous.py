@@ -23,6 +23,7 @@ from sim.latency import Latency
 from sim.policies.arrival import FCFS
 from sim.prefixes import chains
 from sim.replica import Replica, Run
+from sim.reranking import Reranking
 from traces.errors import InputError
 
 ORDERS = ("auto", "fcfs", "priority")
@@ -124,11 +125,6 @@ class ContinuousBatching:
                 "continuous batching ranks a request before its prefill, so it cannot use estimates that "
                 "exist only after it: set estimate_available to 'arrival'"
             )
-        if run.order.refresh is not None:
-            raise InputError(
-                f"policy {run.order.name} wants to be asked again as time goes by (refresh = "
-                f"{run.order.refresh!r}), which continuous batching does not do: use static batching"
-            )
 
     def limits(self, run: Run) -> Limits:
         """The engine's limits in a run.
@@ -216,8 +212,12 @@ class _Server:
         self.stretch = Stretch()
         self.last_token_s: dict[int, float] = {}  # of those who lost their turn, for the gaps
         self.now_s = replica.clock.now
+        self.reranking: Reranking | None = None
         if limits.priority:
             self.engine.rank = self.rank
+            if run.order.refresh is not None:
+                self.reranking = Reranking(self.engine, run.order)
+                self.coasts = False
 
     def process(self) -> Generator[Event, None, None]:
         """Take steps, with one event where an arrival could be heard of, until nothing will come any more."""
@@ -228,6 +228,8 @@ class _Server:
                 self.now_s, hears_s = yield from coast(
                     engine, self.stretch, replica, self.run, self.arrive, self.now_s, hears_s
                 )
+            if self.reranking is not None:
+                self.reranking.refresh(self.now_s)
             plan = engine.plan()
             if plan is None:
                 replica.peak_kv_blocks = engine.peak_blocks
@@ -253,7 +255,10 @@ class _Server:
         At the latest the horizon, after which nothing counts.
         """
         engine, run, replica = self.engine, self.run, self.replica
-        for number in replica.take():
+        come = replica.take()
+        if come and self.reranking is not None:
+            self.reranking.changed = True
+        for number in come:
             prompt_tokens, output_tokens = run.prompt_tokens[number], run.output_tokens[number]
             if prompt_tokens + output_tokens > engine.longest:
                 run.records.rejected.append(number)
@@ -265,16 +270,25 @@ class _Server:
 
     def rank(self, sequence: Sequence) -> float:
         """What the policy says of a request that has just lost its place."""
+        if self.reranking is not None:
+            return self.reranking.rank(sequence, self.now_s)
         return self.run.order.ask(sequence.number, self.now_s, sequence.generated)
 
     def duration(self, plan: Plan, hears_s: float) -> tuple[int, float, bool]:
         """How many steps to take, when the last ends, and whether an arrival may be heard of then."""
-        latency, now_s = self.run.latency, self.now_s
+        latency, now_s, reranking = self.run.latency, self.now_s, self.reranking
+        if reranking is not None:
+            hears_s = min(hears_s, reranking.hears_s)
         if not (plan.chunks or plan.preempted):
+            requests, context, full = plan.decode_requests, plan.context_tokens, plan.full
             steps = plan.steps if self.leap else 1
-            return self.stretch.extend(
-                latency, plan.decode_requests, plan.context_tokens, steps, now_s, hears_s, plan.full
-            )
+            if reranking is not None:
+                full = False
+                if steps > 1:
+                    steps = reranking.valid_steps(
+                        steps, lambda ahead: self.stretch.time_s(latency, requests, context, ahead, now_s)
+                    )
+            return self.stretch.extend(latency, requests, context, steps, now_s, hears_s, full)
         self.stretch.taken = 0
         end_s = now_s
         if plan.prefill_tokens or plan.decode_requests:  # else everybody lost their place: no time passes
@@ -293,7 +307,7 @@ class _Server:
             else:
                 records.first_scheduled_s[sequence.number] = now_s
                 replica.prefix_hit_tokens += sequence.hit_tokens
-        for sequence in plan.preempted:
+        for sequence in (*plan.displaced, *plan.preempted):
             records.preemptions[sequence.number] = sequence.preemptions
             records.recomputed_tokens[sequence.number] = sequence.lost_tokens
         if records.gaps is not None:
@@ -308,6 +322,9 @@ class _Server:
             self.stretch.taken = 0
         if self.run.record_steps:
             replica.steps.append(self.log(plan, steps, end_s, decoders, finished))
+        if self.reranking is not None:
+            plan.displaced.clear()
+            self.reranking.changed |= bool(finished or plan.admitted or plan.preempted)
 
     def log(
         self, plan: Plan, steps: int, end_s: float, decoders: list[int], finished: list[Sequence]
@@ -319,7 +336,7 @@ class _Server:
             steps=steps,
             chunks=[(sequence.number, tokens) for sequence, tokens in plan.chunks],
             decoding=decoders,
-            preempted=[sequence.number for sequence in plan.preempted],
+            preempted=[sequence.number for sequence in (*plan.displaced, *plan.preempted)],
             admitted=[sequence.number for sequence in plan.admitted],
             finished=[sequence.number for sequence in finished],
             waiting=engine.waiting,
@@ -330,7 +347,7 @@ class _Server:
         """Write down the time between tokens, for the steps that are about to be applied."""
         engine, last_token_s = self.engine, self.last_token_s
         count = engine.decoding.count
-        for sequence in [*plan.preempted, *engine.prefilling]:
+        for sequence in [*plan.displaced, *plan.preempted, *engine.prefilling]:
             if sequence.generated:
                 last_token_s.setdefault(sequence.number, self.now_s)
         for sequence, tokens in plan.chunks:

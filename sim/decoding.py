@@ -26,9 +26,11 @@ class Sequence:
         order: its place in the running list.
         hit_tokens: tokens found in the prefix cache at its first admission.
         lost_tokens: tokens that were computed and have to be computed again after preemption.
+        since: the step in which it began to wait or to run. waited: steps that it waited before it last ran.
     """
 
     generated = computed = blocks = base = order = preemptions = hit_tokens = lost_tokens = 0
+    since = waited = 0
     last_step = phase = -1
     holding: Holding | None = None
 
@@ -93,6 +95,8 @@ class Decoding:
                 self.count -= 1
                 self.context -= computed
                 self.phases[sequence.phase] -= 1
+                # It may be there twice: displaced, and admitted again in the same step.
+                sequence.last_step = sequence.phase = -1
                 ended.append(sequence)
         return ended
 

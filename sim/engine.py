@@ -45,7 +45,8 @@ class Plan:
         steps: the most steps that may be applied at once; more than 1 only if all requests decode.
         prefill_tokens, decode_requests, context_tokens: what `Latency.step_time` prices.
         chunks: (sequence, tokens) of prefill, or of a decode outside the sums.
-        preempted: sequences that lost their place, in that order.
+        preempted: sequences that lost their place for want of blocks, in that order.
+        displaced: sequences that lost it to others before the step (`Engine.displace`).
         admitted: sequences taken from the waiting queue.
         full: nobody who comes could be admitted before the batch changes.
     """
@@ -56,6 +57,7 @@ class Plan:
     context_tokens: int = 0
     chunks: list[tuple[Sequence, int]] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
+    displaced: list[Sequence] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
     full: bool = False
 
@@ -109,10 +111,35 @@ class Engine:
 
     def add(self, sequence: Sequence) -> None:
         """Let a sequence wait that is not longer than ``longest``."""
+        sequence.since = self.step
         if self.limits.priority:
             heappush(self.heap, (sequence.priority, sequence.number, sequence))
         else:
             self.queue.append(sequence)
+
+    def displace(self, sequence: Sequence) -> None:
+        """Take a running sequence's place before the next step is planned, for one that is more urgent."""
+        self._preempt(sequence, 0, self._plan.displaced)
+
+    def generated(self, sequence: Sequence) -> int:
+        """Tokens that a sequence has got."""
+        return sequence.generated if sequence.last_step < 0 else self.step + sequence.base
+
+    def room_needed(self, sequence: Sequence) -> tuple[int, int]:
+        """Free blocks without which a waiting sequence is not admitted, and tokens to be computed for it."""
+        total, size = sequence.prompt_tokens + sequence.generated, self.limits.block_size
+        hits = idle = 0
+        if sequence.holding is not None:
+            _, hits, idle = self.pool.find(sequence.holding, (total - 1) // size)
+        return -(-total // size) - hits + idle, total - hits * size
+
+    def cached_tokens(self, sequence: Sequence) -> int:
+        """Prompt tokens of a waiting sequence that the prefix cache holds."""
+        if sequence.holding is None:
+            return 0
+        size = self.limits.block_size
+        total = sequence.prompt_tokens + sequence.generated
+        return min(self.pool.find(sequence.holding, (total - 1) // size)[1] * size, sequence.prompt_tokens)
 
     def plan(self) -> Plan | None:
         """Decide who runs in this step with how many tokens; None if nobody is there at all."""
@@ -285,7 +312,7 @@ class Engine:
             while not pool.free and sequence.number in running:
                 victim = self._victim()
                 # It had its token in this step if its turn had come.
-                self._preempt(victim, 1 if victim.order < sequence.order else 0)
+                self._preempt(victim, 1 if victim.order < sequence.order else 0, plan.preempted)
             if sequence.number not in running:
                 for late in [late for late in running.values() if late.order > sequence.order]:
                     self._stall(late)
@@ -322,7 +349,7 @@ class Engine:
                     victim = self._victim()
                     tokens = given.pop(victim.number, 0)
                     budget += tokens
-                    self._preempt(victim, tokens)
+                    self._preempt(victim, tokens, self._plan.preempted)
                     if victim is sequence:
                         break
                 if sequence.number not in self.running:
@@ -372,7 +399,7 @@ class Engine:
             return max(self.running.values(), key=URGENCY)
         return next(reversed(self.running.values()))
 
-    def _preempt(self, sequence: Sequence, tokens: int) -> None:
+    def _preempt(self, sequence: Sequence, tokens: int, noted: list[Sequence]) -> None:
         """Take a sequence's place and blocks; ``tokens`` were handed out to it in this very step."""
         del self.running[sequence.number]
         if sequence.last_step >= 0:
@@ -383,8 +410,9 @@ class Engine:
         sequence.lost_tokens += sequence.computed
         sequence.computed = sequence.blocks = 0
         sequence.preemptions += 1
-        self._plan.preempted.append(sequence)
+        noted.append(sequence)
         if self.limits.priority:
+            sequence.since = self.step
             if self.rank is not None:
                 sequence.priority = self.rank(sequence)
             self.add(sequence)
@@ -429,6 +457,7 @@ class Engine:
                 self.sharing += 1
             self._admissions += 1
             sequence.order = self._admissions
+            sequence.waited, sequence.since = self.step - sequence.since, self.step
             running[sequence.number] = sequence
             self.prefilling.append(sequence)
             self._plan.admitted.append(sequence)

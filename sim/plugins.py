@@ -60,7 +60,11 @@ def spec_of(thing: Any, classes: Mapping[str, Any]) -> str:
             name = f"{inspect.getfile(named)}:{named.__qualname__}"
         except (OSError, TypeError):  # made at a prompt, so there is no file to make it again from
             name = named.__qualname__
-    return ",".join([name, *(f"{key}={value}" for key, value in settings_of(thing).items())])
+    settings = {
+        key: spec_of(value, classes).replace(",", "+") if dataclasses.is_dataclass(value) else value
+        for key, value in settings_of(thing).items()
+    }
+    return ",".join([name, *(f"{key}={value}" for key, value in settings.items())])
 
 
 def settings_of(thing: Any) -> dict[str, Any]:

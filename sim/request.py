@@ -6,7 +6,7 @@ arrival and, among equals, the smaller id: the rule that breaks every tie.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -64,6 +64,46 @@ class Estimate:
         )
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Progress:
+    """Where requests stand in continuous batching: numbers for one request, arrays for several.
+
+    Attributes:
+        running: whether they are in the batch.
+        idle_steps: steps of the server since they last ran (or came), 0 while they run.
+        waited_steps: steps that they were idle before they were last admitted, 0 while they wait.
+        run_steps: steps since they were last admitted, 0 while they wait.
+        cached: gives the prompt tokens of these requests whose KV is in the prefix cache now.
+    """
+
+    running: Any
+    idle_steps: Any
+    waited_steps: Any
+    run_steps: Any
+    cached: Callable[[], Any]
+
+
+COME = Progress(running=False, idle_steps=0, waited_steps=0, run_steps=0, cached=lambda: 0)
+"""Of requests that have just come."""
+
+MOVING = ("running", "idle_steps", "waited_steps", "run_steps", "cached_tokens")
+"""What a policy may read of a request that moves while it waits and runs."""
+
+
+def moving(progress: Progress | None, name: str) -> Any:
+    """One of ``MOVING``.
+
+    Raises:
+        InputError: the requests are asked about before they are at a server that takes steps.
+    """
+    if progress is None:
+        raise InputError(
+            f"a policy reads {name!r}, which is known only at a server that takes steps: use continuous "
+            'batching, and let the policy say when its value moves (refresh = "step", "progress" or "event")'
+        )
+    return progress.cached() if name == "cached_tokens" else getattr(progress, name)
+
+
 class Requests:
     """All requests of a run as columns, (n,) each; row = request number.
 
@@ -74,7 +114,7 @@ class Requests:
         id: as in the trace.
         arrival_s: seconds.
         prompt_tokens: tokens, float64 so that no arithmetic on them overflows.
-        generated_tokens: zeros, since nothing has run when all are asked at once.
+        generated_tokens, progress: of requests that have just come: all are asked at once only then.
         predictors_read: whose estimates have been asked for so far, but for the oracle's.
     """
 
@@ -89,6 +129,7 @@ class Requests:
         self.arrival_s = trace.arrival_s[rows]
         self.prompt_tokens = trace.prompt_tokens[rows].astype(np.float64)
         self.generated_tokens = np.zeros(len(rows))
+        self.progress = COME
         self.predictors_read: set[str] = set()
         self._optional = {
             name: values[rows] for name in OPTIONAL if (values := getattr(trace, name)) is not None
@@ -157,6 +198,15 @@ class Requests:
     def prefix_id(self) -> Any:
         return self.optional("prefix_id")
 
+    def waiting_s(self, now_s: Any) -> Any:
+        """Seconds since each arrived, (n,)."""
+        return now_s - self.arrival_s
+
+    def __getattr__(self, name: str) -> Any:
+        if name in MOVING:
+            return moving(self.progress, name)
+        raise AttributeError(f"requests have no {name!r}")
+
     def optional(self, name: str) -> Any:
         """A column that not every trace has, (n,).
 
@@ -184,19 +234,27 @@ class Requests:
 
 
 class Request:
-    """One waiting request, as a policy sees it.
+    """One request, as a policy sees it.
 
     Attributes:
         number: its place in the order of (arrival, id), from 0.
-        generated_tokens: tokens that it has got so far; more than 0 after a preemption.
+        generated_tokens: tokens that it has got so far.
+        progress: where it stands in continuous batching; None in static batching.
     """
 
-    __slots__ = ("_all", "generated_tokens", "number")
+    __slots__ = ("_all", "generated_tokens", "number", "progress")
 
-    def __init__(self, requests: Requests, number: int, generated_tokens: int = 0) -> None:
+    def __init__(
+        self,
+        requests: Requests,
+        number: int,
+        generated_tokens: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
         self._all = requests
         self.number = number
         self.generated_tokens = generated_tokens
+        self.progress = progress
 
     def __repr__(self) -> str:
         return f"Request(id={self.id!r}, arrival_s={self.arrival_s:g}, prompt_tokens={self.prompt_tokens})"
@@ -233,7 +291,42 @@ class Request:
     def __getattr__(self, name: str) -> Any:
         if name in OPTIONAL:
             return self._all.optional(name)[self.number]
+        if name in MOVING:
+            return moving(self.progress, name)
         raise AttributeError(
             f"a request has no {name!r}; a policy may read id, arrival_s, prompt_tokens, generated_tokens, "
-            f"estimate(predictor), waiting_s(now_s), uniform, normal, {', '.join(OPTIONAL)}"
+            f"estimate(predictor), waiting_s(now_s), uniform, normal, {', '.join((*OPTIONAL, *MOVING))}"
         )
+
+
+class Some:
+    """Several requests at one moment, (m,) arrays under the names that a `Request` has.
+
+    For policies that only do arithmetic. One request may be there at several stages of its progress.
+    """
+
+    def __init__(
+        self, requests: Requests, numbers: NDArray[np.int64], generated_tokens: Any, progress: Progress
+    ) -> None:
+        self._all = requests
+        self.numbers = numbers
+        self.generated_tokens = generated_tokens
+        self.progress = progress
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def estimate(self, predictor: str) -> Estimate:
+        """What ``predictor`` says of these requests; raises InputError as `Requests.estimate` does."""
+        return self._all.estimate(predictor).take(self.numbers)
+
+    def waiting_s(self, now_s: Any) -> Any:
+        """Seconds since each arrived."""
+        return now_s - self.arrival_s
+
+    def __getattr__(self, name: str) -> Any:
+        if name in MOVING:
+            return moving(self.progress, name)
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._all, name)[self.numbers]

@@ -5,6 +5,7 @@ The truth is the engine's own step-by-step run, which recorded vLLM steps hold t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,17 +16,51 @@ from hypothesis import strategies as st
 from sim import Affine, simulate
 from sim.continuous import ContinuousBatching
 from sim.simulate import Result
-from traces import Trace
+from traces import Estimates, Trace
 
 TOKENS = st.one_of(st.integers(1, 4), st.integers(1, 60), st.integers(1, 300))
 GAPS_S = st.one_of(st.just(0.0), st.sampled_from([0.01, 0.02, 0.5]), st.floats(0, 20))
-POLICIES = ("fcfs", "sjf", "ljf", "random", "sjf-noise,sigma=0.5")
+PLAIN = ("fcfs", "sjf", "ljf", "random", "sjf-noise,sigma=0.5")
+MOVING = (
+    "srpt",
+    "srpt,limit=0.5",
+    "srpt,predictor=estp,limit=0.8",
+    "las,lead=2",
+    "mlfq,quantum=2,levels=4,prefill_tokens=8",
+    "gittins",
+    "gittins,preempts=False",
+    "aging,inner=srpt,rate=5",
+    "aging,inner=las+lead=3,rate=100",
+    "starvation-cap,inner=sjf,steps=5,quantum=2",
+    "starvation-cap,inner=mlfq+quantum=4,steps=20,quantum=8",
+    "shortest-work,prefill_tokens=4",
+)
+
+
+@dataclass(frozen=True)
+class Hurry:
+    """Who waits becomes urgent the sooner the longer its prompt: an order that time turns over."""
+
+    refresh: Any
+    preemptive: bool
+    vectorised: bool
+
+    def __call__(self, request: Any, now_s: Any) -> Any:
+        return request.prompt_tokens - 9 * request.waiting_s(now_s) * (1 + request.prompt_tokens % 7)
+
+
+HURRIES = [
+    Hurry(refresh, preemptive, vectorised)
+    for refresh in ("step", "event", 0.07)
+    for preemptive in (False, True)
+    for vectorised in (False, True)
+]
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Trace, dict[str, Any], str, Affine]:
+def cases(draw: st.DrawFn, most: int = 30, tokens: Any = TOKENS) -> tuple[Trace, dict[str, Any], str, Affine]:
     """A workload, limits, policy and latency: ties, bursts, one-token outputs and tight memory among them."""
-    rows = draw(st.lists(st.tuples(GAPS_S, TOKENS, TOKENS), min_size=1, max_size=30))
+    rows = draw(st.lists(st.tuples(GAPS_S, tokens, tokens), min_size=1, max_size=most))
     gaps, prompts, outputs = (np.array(column) for column in zip(*rows, strict=True))
     arrivals = np.cumsum(gaps) - gaps[0]
     trace = Trace(np.arange(len(rows)), arrivals, prompts, outputs)
@@ -44,18 +79,24 @@ def cases(draw: st.DrawFn) -> tuple[Trace, dict[str, Any], str, Affine]:
     latency = Affine(
         a=draw(st.sampled_from([0.001, 0.01])), b=1e-4, c=1e-3, d=draw(st.sampled_from([0.0, 1e-5]))
     )
-    return trace, limits, draw(st.sampled_from(POLICIES)), latency
+    return trace, limits, draw(st.sampled_from(PLAIN)), latency
 
 
-def run(case: tuple[Trace, dict[str, Any], str, Affine], leap: bool) -> Result:
+def run(case: tuple[Trace, dict[str, Any], Any, Affine], leap: bool, **options: Any) -> Result:
     trace, limits, policy, latency = case
-    return simulate(trace, policy=policy, batching=ContinuousBatching(leap=leap, **limits), latency=latency)
+    batching = ContinuousBatching(leap=leap, **limits)
+    return simulate(trace, policy=policy, batching=batching, latency=latency, **options)
 
 
-@settings(max_examples=150)
-@given(cases())
-def test_records_are_the_same_with_and_without_leaps(case: tuple[Trace, dict[str, Any], str, Affine]) -> None:
-    leaping, stepping = run(case, leap=True), run(case, leap=False)
+def distributions(trace: Trace, seed: int) -> dict[str, Estimates]:
+    """Random bin probabilities, with their means."""
+    probabilities = np.random.default_rng(seed).dirichlet(np.full(5, 0.5), len(trace))
+    edges = np.array([0.0, 4.0, 10.0, 40.0, 120.0, 300.0])
+    mean = probabilities @ ((edges[:-1] + edges[1:]) / 2)
+    return {"estp": Estimates("estp", trace.request_id, mean, {}, probabilities, edges)}
+
+
+def same(leaping: Result, stepping: Result) -> None:
     assert leaping.records.columns == stepping.records.columns
     for one, other in zip(leaping.records, stepping.records, strict=True):
         if one.dtype.is_float():
@@ -64,6 +105,29 @@ def test_records_are_the_same_with_and_without_leaps(case: tuple[Trace, dict[str
             assert one.equals(other), one.name
     for key in ("completed", "rejected", "preemptions", "recomputed_tokens", "peak_kv_blocks"):
         assert leaping.metrics[key] == stepping.metrics[key]
+
+
+@settings(max_examples=150)
+@given(cases())
+def test_records_are_the_same_with_and_without_leaps(case: tuple[Trace, dict[str, Any], str, Affine]) -> None:
+    same(run(case, leap=True), run(case, leap=False))
+
+
+@settings(max_examples=100)
+@given(cases(10, st.integers(1, 40)), st.sampled_from((*MOVING, *HURRIES)), st.integers(0, 9), st.booleans())
+def test_orders_that_move_are_the_same_with_and_without_leaps(
+    case: tuple[Trace, dict[str, Any], Any, Affine], policy: Any, seed: int, shared: bool
+) -> None:
+    trace, limits, _, latency = case
+    if shared:
+        trace = trace.replace(
+            prefix_id=np.arange(len(trace)) % 3, prefix_tokens=np.minimum(trace.prompt_tokens, 32)
+        )
+    moving = (trace, limits, policy, latency)
+    options = {"estimates": distributions(trace, seed)}
+    leaping = run(moving, leap=True, **options)
+    same(leaping, run(moving, leap=False, **options))
+    assert leaping.metrics["completed"] == len(trace)
 
 
 @given(cases())

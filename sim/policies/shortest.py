@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from sim.request import ORACLE
 from traces.errors import InputError
 
 
@@ -50,3 +51,31 @@ class Longest:
 
     def __call__(self, request: Any, now_s: Any) -> Any:
         return -request.estimate(self.predictor).mean
+
+
+@dataclass(frozen=True)
+class ShortestWork:
+    """The least expected work first: output tokens, and the prompt tokens that the prefix cache lacks.
+
+    Attributes:
+        predictor: whose estimate of the output.
+        prefill_tokens: prompt tokens that cost as much as one output token.
+
+    Raises:
+        InputError: ``prefill_tokens`` is not above 0.
+    """
+
+    predictor: str = ORACLE
+    prefill_tokens: float = 64.0
+    vectorised: ClassVar[bool] = True
+    refresh: ClassVar[str] = "event"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.prefill_tokens) and self.prefill_tokens > 0):
+            raise InputError(
+                f"policy shortest-work: prefill_tokens = {self.prefill_tokens} must be a number above 0"
+            )
+
+    def __call__(self, request: Any, now_s: Any) -> Any:
+        prefill = (request.prompt_tokens - request.cached_tokens) / self.prefill_tokens
+        return request.estimate(self.predictor).mean - request.generated_tokens + prefill
