@@ -120,10 +120,10 @@ class ContinuousBatching:
         self.limits(run)
         if self.enable_prefix_caching and run.trace is not None:
             run.chains = chains(run.trace, self.block_size)
-        if run.estimate_available == "prefill" and run.requests.predictors_read:
+        if ranks_after_prefill(run) and run.order.refresh is not None:
             raise InputError(
-                "continuous batching ranks a request before its prefill, so it cannot use estimates that "
-                "exist only after it: set estimate_available to 'arrival'"
+                f"policy {run.order.name} is asked again as time goes by (refresh = {run.order.refresh!r}), which is "
+                "not modelled for estimates that exist only after the prefill: set estimate_available to 'arrival'"
             )
 
     def limits(self, run: Run) -> Limits:
@@ -140,6 +140,7 @@ class ContinuousBatching:
             )
         num_blocks = self._num_blocks(run.latency)
         tokens = (num_blocks - 1) * self.block_size
+        after = ranks_after_prefill(run)
         return Limits(
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
@@ -148,8 +149,9 @@ class ContinuousBatching:
             num_blocks=num_blocks,
             enable_chunked_prefill=self.enable_chunked_prefill,
             long_prefill_token_threshold=self.long_prefill_token_threshold,
-            priority=self.order == "priority" or not first_come,
+            priority=not after and (self.order == "priority" or not first_come),
             enable_prefix_caching=self.enable_prefix_caching,
+            rank_after_prefill=after,
         )
 
     def serve(self, replica: Replica, run: Run) -> Generator[Event, None, None]:
@@ -176,6 +178,11 @@ class ContinuousBatching:
                 "blocks of 16 tokens)"
             )
         return int(capacity(self.block_size))
+
+
+def ranks_after_prefill(run: Run) -> bool:
+    """Whether the order needs estimates that exist only after the prefill."""
+    return run.estimate_available == "prefill" and bool(run.requests.predictors_read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +220,10 @@ class _Server:
         self.last_token_s: dict[int, float] = {}  # of those who lost their turn, for the gaps
         self.now_s = replica.clock.now
         self.reranking: Reranking | None = None
-        if limits.priority:
+        if self.engine.parking is not None:
+            self.engine.rank = self.rank
+            self.coasts = False
+        elif limits.priority:
             self.engine.rank = self.rank
             if run.order.refresh is not None:
                 self.reranking = Reranking(self.engine, run.order)
@@ -293,6 +303,8 @@ class _Server:
         end_s = now_s
         if plan.prefill_tokens or plan.decode_requests:  # else everybody lost their place: no time passes
             end_s += float(latency.step_time(plan.prefill_tokens, plan.decode_requests, plan.context_tokens))
+        if self.engine.parking is not None:
+            end_s += self.engine.parking.estimate_s(plan.chunks, self.run.estimate_s)
         return 1, end_s, end_s >= hears_s
 
     def apply(self, plan: Plan, steps: int, end_s: float) -> None:

@@ -26,12 +26,14 @@ class Sequence:
         order: its place in the running list.
         hit_tokens: tokens found in the prefix cache at its first admission.
         lost_tokens: tokens that were computed and have to be computed again after preemption.
+        ranked: it was chosen to decode after its prefill (`sim.parking`), and has not been preempted since.
         since: the step in which it began to wait or to run. waited: steps that it waited before it last ran.
     """
 
     generated = computed = blocks = base = order = preemptions = hit_tokens = lost_tokens = 0
     since = waited = 0
     last_step = phase = -1
+    ranked = False
     holding: Holding | None = None
 
     def __init__(

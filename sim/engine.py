@@ -16,6 +16,7 @@ from operator import attrgetter
 
 from sim.decoding import Decoding, Sequence
 from sim.kv import BlockPool, Hold, Holding
+from sim.parking import Parking
 
 UNLIMITED = 1 << 60
 
@@ -24,7 +25,10 @@ URGENCY = attrgetter("priority", "number")
 
 @dataclass(frozen=True)
 class Limits:
-    """vLLM's limits, under vLLM's names; with ``priority`` the queue goes by (priority, number)."""
+    """vLLM's limits, under vLLM's names; with ``priority`` the queue goes by (priority, number).
+
+    ``rank_after_prefill`` is no limit of vLLM: see `sim.parking`.
+    """
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -35,6 +39,7 @@ class Limits:
     long_prefill_token_threshold: int = 0
     priority: bool = False
     enable_prefix_caching: bool = False
+    rank_after_prefill: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -96,13 +101,15 @@ class Engine:
         self.heap: list[tuple[float, int, Sequence]] = []
         self.prefilling: list[Sequence] = []
         self._admissions = 0
+        self.parking = Parking(self) if limits.rank_after_prefill else None
         self._plan = Plan()
         self.rank: Callable[[Sequence], float] | None = None
 
     @property
     def waiting(self) -> int:
         """How many sequences wait."""
-        return len(self.heap) + len(self.queue)
+        parked = len(self.parking.heap) if self.parking is not None else 0
+        return len(self.heap) + len(self.queue) + parked
 
     @property
     def used_blocks(self) -> int:
@@ -149,6 +156,8 @@ class Engine:
             self.pool.free = self.pool.usable - used
             self.coasted = False
         plan, decoding, waiting = self._plan, self.decoding, self.heap or self.queue
+        if self.parking is not None:
+            self.parking.choose()
         if not (self.running or waiting):
             return None
         plan.chunks, plan.preempted, plan.admitted = [], [], []
@@ -162,7 +171,9 @@ class Engine:
             more = decoding.calendar[0][0] - self.step
             if more:
                 plan.steps = 1 + decoding.steps_within(self.pool.free, self.step + 1, more)
-            plan.full = len(self.running) >= self.limits.max_num_seqs or bool(self.queue)
+            plan.full = self.parking is None and (
+                len(self.running) >= self.limits.max_num_seqs or bool(self.queue)
+            )
         return plan
 
     def apply(self, steps: int = 1) -> tuple[list[Sequence], list[Sequence]]:
@@ -187,7 +198,10 @@ class Engine:
                 if sequence.generated == 1:
                     first_token.append(sequence)
                 if sequence.generated < sequence.output_tokens:
-                    decoding.join(sequence, step)
+                    if self.parking is None or sequence.ranked:
+                        decoding.join(sequence, step)
+                    else:
+                        self.parking.enter(sequence)
                 else:
                     finished.append(sequence)
         if len(finished) > 1:  # vLLM frees in the order of the running list
@@ -242,9 +256,7 @@ class Engine:
             return None
         if fresh:
             (self.queue or self.heap).pop()
-            self._admissions += 1
-            sequence.order = self._admissions
-            self.running[sequence.number] = sequence
+            self.start(sequence)
         return sequence
 
     def fill(self, sequence: Sequence, tokens: int, step: int) -> bool:
@@ -394,21 +406,34 @@ class Engine:
         else:
             plan.prefill_tokens += tokens
 
+    def start(self, sequence: Sequence) -> None:
+        """Put a sequence at the end of the running list."""
+        self._admissions += 1
+        sequence.order = self._admissions
+        self.running[sequence.number] = sequence
+
     def _victim(self) -> Sequence:
+        if self.parking is not None:
+            return self.parking.victim()
         if self.limits.priority:
             return max(self.running.values(), key=URGENCY)
         return next(reversed(self.running.values()))
 
     def _preempt(self, sequence: Sequence, tokens: int, noted: list[Sequence]) -> None:
         """Take a sequence's place and blocks; ``tokens`` were handed out to it in this very step."""
-        del self.running[sequence.number]
-        if sequence.last_step >= 0:
-            self.decoding.leave(sequence, self.step)
+        if sequence.number not in self.running:
+            assert self.parking is not None
+            self.parking.leave(sequence)
         else:
-            self.prefilling.remove(sequence)
+            del self.running[sequence.number]
+            if sequence.last_step >= 0:
+                self.decoding.leave(sequence, self.step)
+            else:
+                self.prefilling.remove(sequence)
         self._free(sequence, sequence.computed + tokens, finished=False)
         sequence.lost_tokens += sequence.computed
         sequence.computed = sequence.blocks = 0
+        sequence.ranked = False
         sequence.preemptions += 1
         noted.append(sequence)
         if self.limits.priority:
@@ -432,7 +457,9 @@ class Engine:
         limits, pool, running, size = self.limits, self.pool, self.running, self.limits.block_size
         heap, queue = self.heap, self.queue
         threshold = self._threshold()
-        while budget > 0 and len(running) < limits.max_num_seqs and (heap or queue):
+        # Whoever waits for its estimate takes no place among those who decode, but leaves them their next block.
+        slots, kept = (limits.max_num_seqs, 0) if self.parking is None else (UNLIMITED, self.decoding.count)
+        while budget > 0 and len(running) < slots and (heap or queue):
             sequence = heap[0][2] if heap else queue[0]
             total = sequence.prompt_tokens + sequence.generated
             runs: list[Hold] = []
@@ -445,7 +472,7 @@ class Engine:
                 if not limits.enable_chunked_prefill:
                     return
                 need = budget
-            if -(-total // size) - hits + idle > pool.free:
+            if -(-total // size) - hits + idle + kept > pool.free:
                 return
             if heap:
                 heappop(heap)
@@ -455,10 +482,8 @@ class Engine:
                 self._reuse(sequence, runs, hits)
             if sequence.holding is not None and sequence.holding.chain:
                 self.sharing += 1
-            self._admissions += 1
-            sequence.order = self._admissions
             sequence.waited, sequence.since = self.step - sequence.since, self.step
-            running[sequence.number] = sequence
+            self.start(sequence)
             self.prefilling.append(sequence)
             self._plan.admitted.append(sequence)
             self._grant(sequence, need, -(-(sequence.computed + need) // size) - hits)

@@ -81,6 +81,7 @@ class Run:
         horizon_s: the time at which the run stops; infinite if it runs to the end.
         record_steps: whether replicas keep a log of their steps in ``Replica.steps``.
         next_dispatch_s: when the arrival process will next hand a request to some replica.
+        estimate_s: what each request's estimate costs, where it is made after the prefill.
         trace, rows: the trace, and the row of each request number: for what only some batchings read.
         chains: from a row to the names of the blocks that the request may share (`sim.prefixes`).
     """
@@ -94,6 +95,7 @@ class Run:
     records: Records
     horizon_s: float = INFINITY
     estimate_available: str = "arrival"
+    estimate_s: list[float] = field(default_factory=list)
     record_steps: bool = False
     next_dispatch_s: float = INFINITY
     trace: Trace | None = None

@@ -22,7 +22,7 @@ from sim.plugins import load, spec_of
 from sim.policies import ALIASES, POLICIES, Order, Policy, reads_truth
 from sim.records import table, total
 from sim.replica import INFINITY, Batching, Clock, Records, Router, Run
-from sim.request import Requests
+from sim.request import ORACLE, Requests
 from sim.static import StaticBatching
 from traces.errors import InputError
 from traces.estimates import Estimates
@@ -94,11 +94,13 @@ def simulate(
         goodput: bounds such as "ttft:500 tpot:50" (milliseconds, vLLM's syntax).
         horizon_s: stop there; what happens at or after it has not happened.
         partial: give means even if the horizon left requests unfinished (they favour the short).
-        estimate_available: "arrival", or "prefill" for a predictor that reads prefill activations.
+        estimate_available: "arrival", or "prefill" for a predictor that reads prefill activations
+            (`sim.parking` says how that is modelled; continuous batching only).
         estimate_cost_s, estimate_cost_per_token_s: seconds (a request, and a prompt token) between a
-            request's arrival and its estimate; until then it cannot be ranked or routed. Paid in a
-            run whose policy, router or batch form reads a predictor's estimates: FCFS needs none,
-            and the oracle is a bound without a predictor.
+            request's arrival and its estimate; until then it cannot be ranked or routed. After the
+            prefill they lengthen the step that ends it. Paid in a run whose policy, router or batch
+            form reads a predictor's estimates: FCFS needs none, and the oracle is a bound without a
+            predictor.
         starvation_s: a request that waits longer counts as starved.
         itl: record the gaps between tokens, for the itl metrics.
         record_steps: keep each replica's step log (a batching may have none).
@@ -252,11 +254,20 @@ def _prepare(
     )
     if hasattr(router, "predictor"):
         requests.estimate(router.predictor)
+        if run.estimate_available == "prefill" and router.predictor != ORACLE:
+            raise InputError(
+                f"router {settings['router']} chooses a replica before the prefill, so it cannot use estimates "
+                "that exist only after it: set estimate_available to 'arrival', or take another router"
+            )
     batching.check(run)
     ready_s = requests.arrival_s
     if requests.predictors_read:
         per_token_s = settings["estimate_cost_per_token_s"]
-        ready_s = ready_s + settings["estimate_cost_s"] + per_token_s * requests.prompt_tokens
+        cost_s = settings["estimate_cost_s"] + per_token_s * requests.prompt_tokens
+        if run.estimate_available == "prefill":
+            run.estimate_s = cost_s.tolist()
+        else:
+            ready_s = ready_s + cost_s
     run.ready_s = ready_s.tolist()
     return run
 

@@ -130,6 +130,24 @@ def test_orders_that_move_are_the_same_with_and_without_leaps(
     assert leaping.metrics["completed"] == len(trace)
 
 
+@settings(max_examples=100)
+@given(cases(14, st.integers(1, 60)), st.integers(0, 9), st.sampled_from([0.0, 0.004]))
+def test_orders_after_the_prefill_are_the_same_with_and_without_leaps(
+    case: tuple[Trace, dict[str, Any], Any, Affine], seed: int, cost_s: float
+) -> None:
+    trace, limits, _, latency = case
+    after = (trace, limits, "estp", latency)
+    options = {
+        "estimates": distributions(trace, seed),
+        "estimate_available": "prefill",
+        "estimate_cost_s": cost_s,
+    }
+    leaping = run(after, leap=True, **options)
+    same(leaping, run(after, leap=False, **options))
+    assert leaping.metrics["completed"] == len(trace)
+    assert leaping.metrics["peak_kv_blocks"] <= limits["num_blocks"] - 1
+
+
 @given(cases())
 def test_every_request_completes_or_is_rejected_once(case: tuple[Trace, dict[str, Any], str, Affine]) -> None:
     trace, limits, _, _ = case
