@@ -55,8 +55,12 @@ class Stretch:
         now_s: float,
         hears_s: float,
         full: bool,
+        apart: bool = False,
     ) -> tuple[int, float, bool]:
         """Take ``steps`` steps, or fewer if an arrival is heard of and the batch is not ``full``.
+
+        ``apart``: the step in which the arrival falls is taken by itself, so that whoever looks at the
+        server then sees all steps before it done.
 
         Returns: how many, when the last ends, and whether an arrival may be heard of then.
         """
@@ -68,7 +72,10 @@ class Stretch:
         heard = False
         if end_s >= hears_s * BEFORE:
             hears = latency.steps_until(hears_s - self.start_s, requests, self.context)
-            if hears <= taken:
+            if apart and before + 1 < hears <= taken:
+                taken = hears - 1
+                end_s = self.start_s + float(latency.advance(taken, requests, self.context))
+            elif hears <= taken:
                 heard = True
                 if not full and hears < taken:
                     taken = max(hears, before + 1)

@@ -217,6 +217,7 @@ class _Server:
         self.leap, self.replica, self.run = leap, replica, run
         self.coasts = leap and not run.record_steps and run.records.gaps is None
         self.stretch = Stretch()
+        replica.cached_tokens = self.cached_tokens
         self.last_token_s: dict[int, float] = {}  # of those who lost their turn, for the gaps
         self.now_s = replica.clock.now
         self.reranking: Reranking | None = None
@@ -278,6 +279,12 @@ class _Server:
                 engine.add(Sequence(number, prompt_tokens, output_tokens, run.order.keys[number], chain))
         return min(replica.next_arrival_s, run.horizon_s)
 
+    def cached_tokens(self, number: int) -> int:
+        """Prompt tokens of a request that the prefix cache would give it now."""
+        engine, run = self.engine, self.run
+        chain = () if run.chains is None else run.chains(run.rows[number])
+        return engine.cached_tokens(Sequence(number, run.prompt_tokens[number], 1, chain=chain))
+
     def rank(self, sequence: Sequence) -> float:
         """What the policy says of a request that has just lost its place."""
         if self.reranking is not None:
@@ -298,7 +305,10 @@ class _Server:
                     steps = reranking.valid_steps(
                         steps, lambda ahead: self.stretch.time_s(latency, requests, context, ahead, now_s)
                     )
-            return self.stretch.extend(latency, requests, context, steps, now_s, hears_s, full)
+            apart = self.run.cache_is_read
+            return self.stretch.extend(
+                latency, requests, context, steps, now_s, hears_s, full and not apart, apart
+            )
         self.stretch.taken = 0
         end_s = now_s
         if plan.prefill_tokens or plan.decode_requests:  # else everybody lost their place: no time passes
@@ -318,7 +328,7 @@ class _Server:
                 records.recomputed_tokens[sequence.number] = sequence.lost_tokens
             else:
                 records.first_scheduled_s[sequence.number] = now_s
-                replica.prefix_hit_tokens += sequence.hit_tokens
+                records.prefix_hit_tokens[sequence.number] = sequence.hit_tokens
         for sequence in (*plan.displaced, *plan.preempted):
             records.preemptions[sequence.number] = sequence.preemptions
             records.recomputed_tokens[sequence.number] = sequence.lost_tokens

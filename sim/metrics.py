@@ -67,7 +67,6 @@ class Totals:
     batched_tokens: int
     peak_kv_blocks: int
     horizon_s: float
-    prefix_hit_tokens: int = 0
 
 
 def measure(
@@ -124,8 +123,8 @@ def measure(
         "preemptions": int(records["preemptions"].sum()),
         "recomputed_tokens": int(records["recomputed_tokens"].sum()),
         "peak_kv_blocks": totals.peak_kv_blocks,
-        "prefix_hit_tokens": totals.prefix_hit_tokens,
-        "prefix_hit_rate": _divide(totals.prefix_hit_tokens, _admitted_tokens(records)),
+        "prefix_hit_tokens": int(records["prefix_hit_tokens"].sum()),
+        "prefix_hit_rate": _divide(int(records["prefix_hit_tokens"].sum()), _admitted_tokens(records)),
     }
     assert metrics["completed"] + metrics["rejected"] + unfinished == len(records)
     return metrics

@@ -45,6 +45,11 @@ def table(
             "output_tokens": trace.output_tokens,
             "preemptions": np.array(run.records.preemptions)[row_to_number],
             "recomputed_tokens": np.array(run.records.recomputed_tokens)[row_to_number],
+            "prefix_hit_tokens": np.where(
+                np.isnan(times["first_scheduled_s"]),
+                0,
+                np.array(run.records.prefix_hit_tokens)[row_to_number],
+            ),
             "alone_s": alone_s,
         }
     )
@@ -60,6 +65,5 @@ def total(servers: list[Replica], batching: Batching, run: Run) -> Totals:
         padded_tokens=sum(server.padded_tokens for server in servers),
         batched_tokens=sum(server.batched_tokens for server in servers),
         peak_kv_blocks=max(server.peak_kv_blocks for server in servers),
-        prefix_hit_tokens=sum(server.prefix_hit_tokens for server in servers),
         horizon_s=run.horizon_s,
     )

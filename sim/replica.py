@@ -50,6 +50,7 @@ class Records:
     Attributes:
         first_scheduled_s, first_token_s, completion_s: seconds.
         preemptions: how often it lost its place. recomputed_tokens: tokens computed again for that.
+        prefix_hit_tokens: tokens found in the prefix cache when it was first admitted.
         rejected: numbers of the requests that could never be served.
         gaps: (seconds, count) of gaps between tokens, scalars or equal arrays; None: not asked for.
     """
@@ -59,13 +60,14 @@ class Records:
     completion_s: list[float]
     preemptions: list[int]
     recomputed_tokens: list[int]
+    prefix_hit_tokens: list[int]
     rejected: list[int] = field(default_factory=list)
     gaps: list[tuple[Any, Any]] | None = None
 
     @classmethod
     def empty(cls, n: int, gaps: bool = False) -> Records:
         """Records of ``n`` requests to which nothing has happened."""
-        return cls([NAN] * n, [NAN] * n, [NAN] * n, [0] * n, [0] * n, gaps=[] if gaps else None)
+        return cls([NAN] * n, [NAN] * n, [NAN] * n, [0] * n, [0] * n, [0] * n, gaps=[] if gaps else None)
 
 
 @dataclass(eq=False)
@@ -80,6 +82,7 @@ class Run:
         prompt_tokens, output_tokens: tokens; the second is the truth, for the engine alone.
         horizon_s: the time at which the run stops; infinite if it runs to the end.
         record_steps: whether replicas keep a log of their steps in ``Replica.steps``.
+        cache_is_read: a router looks into the prefix caches when a request arrives.
         next_dispatch_s: when the arrival process will next hand a request to some replica.
         estimate_s: what each request's estimate costs, where it is made after the prefill.
         trace, rows: the trace, and the row of each request number: for what only some batchings read.
@@ -97,6 +100,7 @@ class Run:
     estimate_available: str = "arrival"
     estimate_s: list[float] = field(default_factory=list)
     record_steps: bool = False
+    cache_is_read: bool = False
     next_dispatch_s: float = INFINITY
     trace: Trace | None = None
     rows: Sequence[int] = ()
@@ -143,7 +147,8 @@ class Replica:
         slot_s: seconds of slots held by requests in those steps (a batch of b for t seconds: b * t).
         padded_tokens, batched_tokens: tokens of padding, and tokens asked for, over all batches.
         peak_kv_blocks: most blocks in use at once; 0 where there are none.
-        prefix_hit_tokens: prompt tokens that were found in the prefix cache.
+        cached_tokens: from a request's number to how many of its prompt tokens are in the prefix cache
+            now; None where there is no such cache.
         steps: the step log, if asked for; its entries are the batching's own.
     """
 
@@ -158,7 +163,7 @@ class Replica:
     padded_tokens: int = 0
     batched_tokens: int = 0
     peak_kv_blocks: int = 0
-    prefix_hit_tokens: int = 0
+    cached_tokens: Callable[[int], int] | None = None
     steps: list[Any] = field(default_factory=list)
     _taken: int = 0
     _asleep: Event | None = None
@@ -218,6 +223,15 @@ class Load:
     def unfinished(self) -> int:
         """Requests sent to it that have not left: waiting and running."""
         return len(self._replica.assigned) - len(self._replica.finished)
+
+    def cached_tokens(self, request: Request) -> int:
+        """Prompt tokens of a request that this replica's prefix cache holds; 0 without such a cache.
+
+        Only for a router that says ``reads_cache = True``.
+        """
+        assert self._replica.run.cache_is_read, "a router that reads the cache says so: reads_cache = True"
+        cached = self._replica.cached_tokens
+        return 0 if cached is None else cached(request.number)
 
     def predicted_tokens(self, predictor: str) -> float:
         """Output tokens that ``predictor`` expects of the unfinished requests, in total."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,6 +112,37 @@ class PowerOfTwo:
         return min((loads[first], loads[second]), key=lambda load: (load.unfinished, load.number)).number
 
 
+@dataclass(frozen=True)
+class PrefixAffinity:
+    """The replica whose prefix cache holds most of the prompt, among those that are not much busier.
+
+    Cache-aware routing as SGLang's router does it in principle: affinity while the load is balanced.
+    Ties go to the replica with fewer requests.
+
+    Attributes:
+        slack: a replica may have so many requests more than the one with the fewest.
+
+    Raises:
+        InputError: ``slack`` is negative.
+    """
+
+    slack: int = 8
+    reads_cache: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.slack < 0:
+            raise InputError(f"router prefix_affinity: slack = {self.slack} must be at least 0 requests")
+
+    def __call__(
+        self, request: Request, loads: Sequence[Load], now_s: float, rng: np.random.Generator
+    ) -> int:
+        most = min(load.unfinished for load in loads) + self.slack
+        open_to_it = [load for load in loads if load.unfinished <= most]
+        return min(
+            open_to_it, key=lambda load: (-load.cached_tokens(request), load.unfinished, load.number)
+        ).number
+
+
 ROUTERS: dict[str, type] = {
     "round_robin": RoundRobin,
     "random": RandomReplica,
@@ -119,6 +150,7 @@ ROUTERS: dict[str, type] = {
     "join_shortest_queue": JoinShortestQueue,
     "least_predicted_work": LeastPredictedWork,
     "power_of_two": PowerOfTwo,
+    "prefix_affinity": PrefixAffinity,
 }
 
 

@@ -39,7 +39,7 @@ class Result:
         records: one row a request, in the order of the trace: request_id, replica (null: routed
             nowhere yet), status (completed, rejected, unfinished), arrival_s, first_scheduled_s,
             first_token_s, completion_s (nan until it happens), prompt_tokens, output_tokens,
-            preemptions, recomputed_tokens, alone_s (JCT alone on an idle server).
+            preemptions, recomputed_tokens, prefix_hit_tokens, alone_s (JCT alone on an idle server).
         metrics: by the keys and formulas of `sim.metrics`.
         settings: JSON-able; `from_settings` turns them into arguments that run it again.
         gaps: (seconds, count) of gaps between tokens, if ``itl``.
@@ -249,6 +249,7 @@ def _prepare(
         horizon_s=INFINITY if settings["horizon_s"] is None else settings["horizon_s"],
         estimate_available=settings["estimate_available"],
         record_steps=settings["record_steps"],
+        cache_is_read=bool(getattr(router, "reads_cache", False)),
         trace=trace,
         rows=number_to_row.tolist(),
     )

@@ -27,6 +27,7 @@ RECORDS = pl.DataFrame(
         "output_tokens": [5, 3, 1, 9],
         "preemptions": [0, 2, 0, 0],
         "recomputed_tokens": [0, 21, 0, 0],
+        "prefix_hit_tokens": [0, 15, 0, 0],
         "alone_s": [2.5, 2.0, 0.5, 1.0],
     }
 )
@@ -57,6 +58,8 @@ def test_every_metric_by_hand():
         "max_queueing_s": 1.0,
         "starved_share": 1 / 3,
         "mean_slowdown": (1 + 2 + 2) / 3,
+        "prefix_hit_tokens": 15,
+        "prefix_hit_rate": 15 / (10 + 20 + 30),
         "duration_s": 5.0,
         "output_throughput": 9 / 5,
         "request_throughput": 3 / 5,

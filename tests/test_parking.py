@@ -12,7 +12,6 @@ from traces.errors import InputError
 from traces.estimates import Estimates
 from traces.schema import Trace
 
-
 ROUTER = "least_predicted_work,predictor=estp"
 
 

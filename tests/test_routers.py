@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim import Affine, StaticBatching, simulate
+from sim import Affine, ContinuousBatching, StaticBatching, simulate
 from traces.errors import InputError
 from traces.estimates import Estimates
 from traces.schema import Trace
@@ -132,3 +132,68 @@ def test_handing_over_at_arrival_equals_a_plan(rows, replicas, timeout, policy, 
     ]
     times = ["status", "first_scheduled_s", "first_token_s", "completion_s"]
     assert runs[0].select(times).equals(runs[1].select(times))
+
+
+def test_prefix_affinity_goes_where_the_prompt_is_cached() -> None:
+    # Two replicas; prompts of 16 share prefix 0 or 1 (12 tokens, 3 blocks of 4). The first two fill one cache
+    # each (ties go to the replica with fewer requests); later ones follow their prefix, whatever the turn.
+    prefix = [0, 1, 1, 0, 1, 0]
+    arrivals = [0.0, 0.0, 5.0, 10.0, 15.0, 20.0]
+    trace = Trace(np.arange(6), arrivals, [16] * 6, [1] * 6, prefix_id=prefix, prefix_tokens=[12] * 6)
+    batching = ContinuousBatching(num_blocks=65, block_size=4)
+    result = simulate(trace, "fcfs", batching, Affine(1.0), 2, router="prefix_affinity")
+    assert result.records["replica"].to_list() == prefix
+    assert result.records["prefix_hit_tokens"].to_list() == [0, 0, 12, 12, 12, 12]
+    assert result.metrics["prefix_hit_rate"] == 48 / 96
+    turns = simulate(trace, "fcfs", batching, Affine(1.0), 2)
+    assert turns.records["prefix_hit_tokens"].to_list() == [0, 0, 0, 0, 12, 12]
+
+
+def test_prefix_affinity_gives_way_to_the_load() -> None:
+    # Request 0 leaves prefix 0 in replica 0, and 1 (long) is with replica 1. Of five that share the prefix and
+    # come at once, replica 0 takes 3: with slack 1 it may have 2 more than the one that replica 1 has.
+    trace = Trace(
+        np.arange(7),
+        [0.0, 0.0, *[3.0] * 5],
+        [16] * 7,
+        [1, 50, *[9] * 5],
+        prefix_id=[0, -1, *[0] * 5],
+        prefix_tokens=[12, 0, *[12] * 5],
+    )
+    batching = ContinuousBatching(num_blocks=65, block_size=4)
+    result = simulate(trace, "fcfs", batching, Affine(1.0), 2, router="prefix_affinity,slack=1")
+    assert result.records["replica"].to_list() == [0, 1, 0, 0, 0, 1, 0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_who_looks_into_the_caches_sees_the_same_with_and_without_leaps(data: st.DataObject) -> None:
+    n = data.draw(st.integers(2, 14))
+    draw = lambda values: [data.draw(values) for _ in range(n)]  # noqa: E731
+    arrivals = np.cumsum(draw(st.sampled_from([0.0, 0.01, 0.3, 1.7])))
+    prompts, outputs = draw(st.integers(1, 40)), draw(st.integers(1, 40))
+    prefix = draw(st.integers(0, 2))
+    trace = Trace(
+        np.arange(n),
+        arrivals - arrivals[0],
+        prompts,
+        outputs,
+        prefix_id=prefix,
+        prefix_tokens=np.minimum(prompts, 32),
+    )
+    limits = {"num_blocks": data.draw(st.integers(22, 60)), "block_size": 4, "max_num_seqs": 3}
+    runs = [
+        simulate(
+            trace,
+            "fcfs",
+            ContinuousBatching(leap=leap, max_num_batched_tokens=64, **limits),
+            Affine(0.01, 1e-3),
+            3,
+            router="prefix_affinity,slack=2",
+        ).records
+        for leap in (True, False)
+    ]
+    assert runs[0]["replica"].equals(runs[1]["replica"])
+    np.testing.assert_allclose(
+        runs[0]["completion_s"].to_numpy(), runs[1]["completion_s"].to_numpy(), rtol=1e-9
+    )
