@@ -247,7 +247,11 @@ def test_first_fault_of_jsonl(tmp_path: Path, line: str, message: str) -> None:
     ("content", "options", "message"),
     [
         (b"", {}, "trace.csv is empty"),
-        (b"a,b\n1,2\n", {}, "has no column for prompt_tokens; it has 'a', 'b'. Name it with --columns"),
+        (
+            b"a,b\n1,2\n",
+            {},
+            "has no column for prompt_tokens, nor a prompt to count; it has 'a', 'b'. Name it",
+        ),
         (PLAIN, {"columns": {"output_tokens": "out"}}, "lacks the column 'out' .for output_tokens."),
         (PLAIN, {"columns": {"outptu_tokens": "x"}}, "not a column of a trace; did you mean 'output_tokens'"),
         (PLAIN, {"format": "cvs"}, "no trace format is called 'cvs'; did you mean 'csv'"),
@@ -263,6 +267,7 @@ def test_first_fault_of_jsonl(tmp_path: Path, line: str, message: str) -> None:
         (b"prompt_tokens,output_tokens\n1,\xff\n", {}, "line 2: byte 0xff is not UTF-8"),
         (b"prompt_tokens,output_tokens\n", {}, "has no usable request"),
         (b"[1, 2]", {}, "in no format known here"),
+        (b"{\n}", {}, "is one JSON object"),
         (b"\x00\x01\x02\x03", {}, "in no format known here"),
     ],
 )

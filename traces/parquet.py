@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -62,18 +63,22 @@ def read_table(path: str | Path, kind: str) -> tuple[pl.DataFrame, dict[str, Any
     return frame, metadata
 
 
-def read_any_parquet(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any] | None]:
-    """Read a Parquet file, and its ``estp`` metadata where there is any.
+def read_any_parquet(
+    path: str | Path, data: bytes | None = None
+) -> tuple[pl.DataFrame, dict[str, Any] | None]:
+    """Read a Parquet file (or its bytes, which ``path`` then names), and its ``estp`` metadata, if any.
 
     Raises:
         InputError: the file is missing or is no Parquet.
     """
     file = Path(path)
-    if not file.is_file():
+    if data is None and not file.is_file():
         raise InputError(f"there is no file {file}" if not file.exists() else f"{file} is not a file")
     try:
-        text = pl.read_parquet_metadata(file).get(METADATA_KEY)
-        frame = pl.read_parquet(file, glob=False, hive_partitioning=False)
+        text = pl.read_parquet_metadata(file if data is None else io.BytesIO(data)).get(METADATA_KEY)
+        frame = pl.read_parquet(
+            file if data is None else io.BytesIO(data), glob=False, hive_partitioning=False
+        )
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"{file} is not readable as Parquet: {_first_line(error)}") from error
     if text is None:

@@ -224,7 +224,8 @@ def _check_unique(ids: Array) -> None:
     if len(ids) < 2:
         return
     if ids.dtype == np.int64:
-        if len(np.unique(ids)) == len(ids):
+        # Most ids count up, and that is seen a hundred times faster.
+        if (ids[1:] > ids[:-1]).all() or len(np.unique(ids)) == len(ids):
             return
     elif len(set(ids)) == len(ids):
         return

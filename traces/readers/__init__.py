@@ -7,9 +7,28 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Protocol
 
+from traces.combine import merge
 from traces.errors import InputError
-from traces.readers import azure, bailian, jsonl, mooncake, parquet, plain_csv
-from traces.readers.draft import Draft, OnError, build_trace
+from traces.readers import (
+    access_log,
+    alpaca_eval,
+    azure,
+    bailian,
+    burstgpt,
+    forelen,
+    json_list,
+    jsonl,
+    llmservingsim,
+    lmcache,
+    mooncake,
+    openai_batch,
+    parquet,
+    plain_csv,
+    ragpulse,
+    refused,
+    sharegpt,
+)
+from traces.readers.draft import Draft, OnError, Options, build_trace
 from traces.readers.source import Source, open_source
 from traces.schema import Trace
 
@@ -22,16 +41,30 @@ class Reader(Protocol):
     def read(self, source: Source, columns: Mapping[str, str] | None) -> Draft: ...
 
 
-# In order of sniffing: the most particular first.
+# In order of sniffing: the most particular first. Names after csv are other words for the same readers.
 TEXT_READERS: dict[str, Reader] = {
     "azure-2023": azure,
-    "azure-2024": azure,
+    "burstgpt": burstgpt,
     "bailian": bailian,
+    "ragpulse": ragpulse,
     "mooncake": mooncake,
+    "openai-batch": openai_batch,
+    "llmservingsim": llmservingsim,
+    "lmcache": lmcache,
+    "sharegpt": sharegpt,
+    "access-log": access_log,
+    "alpaca-eval": alpaca_eval,
+    "forelen": forelen,
     "jsonl": jsonl,
+    "json": json_list,
     "csv": plain_csv,
+    "azure-2024": azure,
+    "aiperf": mooncake,
+    "vllm-custom": jsonl,
+    "splitwise": plain_csv,
+    "vidur": plain_csv,
 }
-FORMATS = (parquet.NAME, *TEXT_READERS)
+FORMATS = ("parquet", *TEXT_READERS)
 
 
 def read_trace(
@@ -40,19 +73,22 @@ def read_trace(
     columns: Mapping[str, str] | None = None,
     on_error: OnError = "fail",
     hash_block_tokens: int | None = None,
+    tokenizer: str | None = None,
 ) -> Trace:
     """Read a trace in any known format; gzip is undone, and ``-`` is standard input.
 
     Args:
-        path: the file.
+        path: the file, or a folder of ForeLen CSVs.
         format: one of ``FORMATS``; None tells it from the content.
-        columns: trace column -> the file's name for it, for csv, jsonl and foreign Parquet;
+        columns: trace column -> the file's name for it, for csv, json, jsonl and foreign Parquet;
             arrivals in other units are named ``arrival_ms``, ``arrival_us`` or ``arrival_ns``.
         on_error: ``fail`` refuses the file at its first fault; ``skip`` leaves such rows out and
             lists them in ``metadata["dropped"]``.
         hash_block_tokens: prompt tokens that one of ``hash_ids`` stands for; None: what the format
             says (512 in Mooncake, 16 in Bailian), or what explains how many ids each prompt has.
             Kept in ``metadata["hash_block_tokens"]``.
+        tokenizer: counts the tokens of texts that come without lengths: a ``tokenizer.json``, a
+            folder with one, or a name on the Hugging Face hub.
 
     A file without arrivals reads as one burst, with ``metadata["arrivals"] == "absent"``.
 
@@ -67,16 +103,38 @@ def read_trace(
         raise InputError(f"on_error is 'fail' or 'skip', not {on_error!r}")
     if hash_block_tokens is not None and hash_block_tokens < 1:
         raise InputError(f"hash_block_tokens is {hash_block_tokens}; it must be at least 1")
-    if format == parquet.NAME or (format is None and _is_parquet(path)):
+    options = Options(on_error, hash_block_tokens, tokenizer)
+    if format in (None, "forelen") and str(path) != "-" and Path(path).is_dir():
+        files = forelen.splits(Path(path))
+        splits = [file.name.split(".")[0] for file in files]
+        return merge([_read_file(file, "forelen", columns, options) for file in files], splits, label="split")
+    return _read_file(path, format, columns, options)
+
+
+def _read_file(
+    path: str | Path, format: str | None, columns: Mapping[str, str] | None, options: Options
+) -> Trace:
+    if format == "parquet" or (format is None and _is_parquet(path)):
         found = parquet.read(str(path), columns)
-        return build_trace(found, on_error, hash_block_tokens) if isinstance(found, Draft) else found
+        return build_trace(found, options) if isinstance(found, Draft) else found
     source = open_source(path)
-    name = format or next((name for name, reader in TEXT_READERS.items() if reader.matches(source)), None)
-    if name is None:
-        raise InputError(f"{source.name} is in no format known here ({_looks(source)}); see --format")
+    if format is None and source.data.startswith(parquet.MAGIC):
+        found = parquet.read(source.name, columns, source.data)
+        return build_trace(found, options) if isinstance(found, Draft) else found
+    name = format or _sniffed(source)
     draft = TEXT_READERS[name].read(source, columns)
     draft.metadata["format"] = name
-    return build_trace(draft, on_error, hash_block_tokens)
+    return build_trace(draft, options)
+
+
+def _sniffed(source: Source) -> str:
+    why = refused.reason(source)
+    if why is not None:
+        raise InputError(f"{source.name} {why}")
+    for name, reader in TEXT_READERS.items():
+        if reader.matches(source):
+            return name
+    raise InputError(f"{source.name} is in no format known here ({_looks(source)}); see --format")
 
 
 def _is_parquet(path: str | Path) -> bool:

@@ -19,7 +19,7 @@ HEADER = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 def matches(source: Source) -> bool:
     """The header is exactly Azure's."""
-    return source.first_line().decode("utf-8", "replace").split(",") == list(HEADER)
+    return source.header == list(HEADER)
 
 
 def read(source: Source, columns: Mapping[str, str] | None) -> Draft:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from traces.readers.columns import map_columns
 from traces.readers.draft import Draft
-from traces.readers.jsonl import first_object, read_objects
+from traces.readers.jsonl import read_objects
 from traces.readers.source import Source
 
 BLOCK_TOKENS = 16
@@ -18,7 +18,7 @@ BLOCK_TOKENS = 16
 
 def matches(source: Source) -> bool:
     """The first object names a turn before it."""
-    return {"timestamp", "input_length", "parent_chat_id"} <= first_object(source).keys()
+    return {"timestamp", "input_length", "parent_chat_id"} <= source.first_object.keys()
 
 
 def read(source: Source, columns: Mapping[str, str] | None) -> Draft:

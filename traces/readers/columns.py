@@ -28,6 +28,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
         "num_prompt_tokens",
         "prompt_len",
         "input_len",
+        "input_toks",
         "prompt_length",
         "prompt_size",
     ),
@@ -41,13 +42,15 @@ ALIASES: dict[str, tuple[str, ...]] = {
         "response_tokens",
         "num_output_tokens",
         "output_len",
+        "output_toks",
+        "target_length",
         "response_length",
         "token_size",
     ),
     "request_id": ("request_id", "req_id", "id"),
     "session_id": ("session_id",),
-    "prompt": ("prompt",),
-    "response": ("response",),
+    "prompt": ("prompt", "instruction", "question", "text_input", "input_text", "user_prompt_content"),
+    "response": ("response", "output", "answer", "response_content", "completion"),
     "scenario": ("scenario",),
     "hash_ids": ("hash_ids",),
     "prefix_id": ("prefix_id",),
@@ -64,7 +67,7 @@ class ColumnMap:
 
     Attributes:
         columns: trace column -> the file's own name for it; ``arrival_s`` is absent in files
-            that hold lengths only.
+            that hold lengths only, a length in files that hold its text.
         ticks_per_s: how many units of the arrival column make a second.
         undecided_time: an arrival-like column whose unit is unknown unless it holds dates, or None.
     """
@@ -83,7 +86,8 @@ def map_columns(found: Sequence[str], given: Mapping[str, str] | None, name: str
         name: what errors call the file.
 
     Raises:
-        InputError: a column that was named is not there, or a length column is not to be found.
+        InputError: a column that was named is not there, or neither a length column nor the text
+            whose tokens could be counted is to be found.
     """
     columns: dict[str, str] = {}
     ticks = 1
@@ -105,11 +109,11 @@ def map_columns(found: Sequence[str], given: Mapping[str, str] | None, name: str
         if match is not None and place not in columns:
             columns[place] = match
             ticks = TIME_UNITS.get(target, ticks)
-    for target in ("prompt_tokens", "output_tokens"):
-        if target not in columns:
+    for target, text in (("prompt_tokens", "prompt"), ("output_tokens", "response")):
+        if target not in columns and text not in columns:
+            known = "" if len(found) < 2 else f". Name it with --columns {target}=NAME"
             raise InputError(
-                f"{name} has no column for {target}; it has {_listed(found)}. Name it with "
-                f"--columns {target}=NAME"
+                f"{name} has no column for {target}, nor a {text} to count; it has {_listed(found)}{known}"
             )
     undecided = None
     if "arrival_s" not in columns:

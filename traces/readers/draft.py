@@ -10,12 +10,14 @@ import numpy as np
 import polars as pl
 
 from traces.errors import InputError
+from traces.readers import checks
+from traces.readers.checks import Array, Check
 from traces.readers.columns import ColumnMap
-from traces.readers.values import as_integers, as_nanoseconds, as_text, holds_dates, stripped
-from traces.schema import NUMBER_COLUMNS, TEXT_COLUMNS, Trace, object_array
+from traces.readers.values import SPELLED, as_text, holds_dates
+from traces.schema import COLUMNS, NUMBER_COLUMNS, TEXT_COLUMNS, Trace, object_array
+from traces.tokens import count_tokens
 
 OnError = Literal["fail", "skip"]
-MAX_TOKENS = 2**31 - 1
 SHOWN_VALUE = 60
 LISTED_DROPS = 20
 
@@ -47,6 +49,8 @@ class Draft:
         faults: rows that could not even be split into columns, and are not in ``frame``.
         metadata: kept in the trace.
         hash_block_tokens: tokens a hash id stands for in this format; None: to be told from the ids.
+        no_output: what an output length of 0 means in this format; None: nothing in particular.
+        history: whether a prompt also holds the rows of its session before it, for texts that are counted.
     """
 
     name: str
@@ -57,27 +61,21 @@ class Draft:
     faults: tuple[Fault, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
     hash_block_tokens: int | None = None
+    no_output: str | None = None
+    history: bool = False
 
 
-@dataclass(eq=False)
-class _Check:
-    """Collects the first fault of each row: ``reasons`` holds (mask, column, reason) in order."""
+@dataclass(frozen=True)
+class Options:
+    """How to read: see ``read_trace``."""
 
-    ok: np.ndarray[Any, np.dtype[np.bool_]]
-    reasons: list[tuple[np.ndarray[Any, Any], str, str]] = field(default_factory=list)
-
-    def reject(self, bad: np.ndarray[Any, Any], column: str, reason: str) -> None:
-        bad = bad & self.ok
-        if bad.any():
-            self.reasons.append((bad, column, reason))
-            self.ok = self.ok & ~bad
+    on_error: OnError = "fail"
+    hash_block_tokens: int | None = None
+    tokenizer: str | None = None
 
 
-def build_trace(draft: Draft, on_error: OnError, hash_block_tokens: int | None = None) -> Trace:
+def build_trace(draft: Draft, options: Options) -> Trace:
     """Check a draft and make a trace of it.
-
-    ``hash_block_tokens`` goes before what the format and the ids say; with either it is kept in the
-    metadata, where the simulator looks for it.
 
     With ``fail`` the first fault of the file is an error. With ``skip`` rows at fault are left
     out, rows out of time order are put in order, and ``metadata["dropped"]`` (``count``,
@@ -86,21 +84,15 @@ def build_trace(draft: Draft, on_error: OnError, hash_block_tokens: int | None =
     Raises:
         InputError: a fault (``fail``), or no good row is left (``skip``).
     """
-    check = _Check(np.ones(len(draft.frame), dtype=bool))
-    values: dict[str, Any] = {}
-    block = None
-    for name in ("prompt_tokens", "output_tokens"):
-        values[name] = _tokens(draft, name, check)
+    check = Check(np.ones(len(draft.frame), dtype=bool))
+    values, metadata = _lengths(draft, options, check)
     ticks, ticks_per_s = _arrivals(draft, check)
-    values["request_id"] = _ids(draft, check)
-    for name, dtype in NUMBER_COLUMNS.items():
-        if name in draft.columns.columns:
-            values[name] = _optional_numbers(draft, name, dtype, check)
-    if "hash_ids" in draft.columns.columns:
-        values["hash_ids"] = _hash_ids(draft, check)
-        block = _check_blocks(draft, values["prompt_tokens"], values["hash_ids"], hash_block_tokens, check)
-    reordered = _check_order(draft, ticks, check, on_error)
-    dropped = _judge(draft, check, on_error)
+    values |= _optional(draft, check)
+    if "hash_ids" in values:
+        block = _check_blocks(draft, values["prompt_tokens"], values["hash_ids"], options, check)
+        metadata |= {} if block is None else {"hash_block_tokens": block}
+    reordered = _check_order(draft, ticks, check, options.on_error)
+    dropped = _judge(draft, check, options.on_error)
 
     kept = np.flatnonzero(check.ok)
     if len(kept) == 0:
@@ -109,14 +101,10 @@ def build_trace(draft: Draft, on_error: OnError, hash_block_tokens: int | None =
     values = {name: column[kept] for name, column in values.items()}
     for name in TEXT_COLUMNS:
         if name in draft.columns.columns:
-            values[name] = object_array(
-                as_text(draft.frame[draft.columns.columns[name]]).gather(kept).to_list()
-            )
-    metadata = dict(draft.metadata)
+            texts = as_text(draft.frame[draft.columns.columns[name]])
+            values[name] = object_array(texts.gather(kept).to_list())
     if "arrival_s" not in draft.columns.columns and draft.columns.undecided_time is None:
         metadata["arrivals"] = "absent"
-    if block is not None:
-        metadata["hash_block_tokens"] = block
     if dropped:
         metadata["dropped"] = dropped
     if reordered:
@@ -125,115 +113,100 @@ def build_trace(draft: Draft, on_error: OnError, hash_block_tokens: int | None =
         return Trace(
             arrival_s=(ticks[kept] - ticks[kept[0]]).astype(np.float64) / ticks_per_s,
             extra=_extra(draft, kept),
-            metadata=metadata,
+            metadata=draft.metadata | metadata,
             **values,
         )
     except InputError as error:
         raise InputError(f"{draft.name}: {error}") from error
 
 
-def _tokens(draft: Draft, name: str, check: _Check) -> np.ndarray[Any, Any]:
-    column = draft.columns.columns[name]
-    numbers = _numbers(draft.frame[column], column, check)
-    what = name.replace("_", " ").removesuffix("s")
-    check.reject(numbers != np.floor(numbers), column, "is not a whole number")
-    check.reject(numbers < 1, column, f"is not a length; a request has at least 1 {what}")
-    check.reject(numbers > MAX_TOKENS, column, f"is too large; the most is {MAX_TOKENS} tokens")
-    return np.where(check.ok, numbers, 1).astype(np.int32)
+def _lengths(draft: Draft, options: Options, check: Check) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Token counts as the file has them, or counted from its texts by the tokenizer."""
+    found: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
+    columns = draft.columns.columns
+    for name, text in (("output_tokens", "response"), ("prompt_tokens", "prompt")):
+        if name in columns:
+            series = draft.frame[columns[name]]
+            found[name] = checks.tokens(series, name, draft.no_output if text == "response" else None, check)
+            continue
+        texts = draft.frame[columns[text]]
+        if options.tokenizer is None:
+            raise InputError(
+                f"{draft.name} has the text {texts.name!r} but no token counts; count them with "
+                f"--tokenizer NAME, or name their column with --columns {name}=NAME"
+            )
+        counts = count_tokens(checks.texts(texts, check), options.tokenizer)
+        check.reject(counts == 0, texts.name, "has no token; a request has at least one")
+        found[name] = np.maximum(counts, 1).astype(np.int32)
+        metadata["tokenizer"] = options.tokenizer
+    if draft.history:
+        total = found["prompt_tokens"].astype(np.int64) + _before(draft, found)
+        check.reject(total > checks.MAX_TOKENS, columns["prompt"], "has too long a history")
+        found["prompt_tokens"] = np.where(check.ok, total, 1).astype(np.int32)
+    return found, metadata
 
 
-def _optional_numbers(
-    draft: Draft, name: str, dtype: type[np.generic], check: _Check
-) -> np.ndarray[Any, Any]:
-    column = draft.columns.columns[name]
-    series = draft.frame[column]
-    if np.dtype(dtype).kind == "i":
-        exact = as_integers(series)
-        bad = exact.is_null() & series.is_not_null()
-        check.reject(bad.to_numpy(), column, "is not a whole number")
-        return exact.fill_null(-1 if name != "prefix_tokens" else 0).to_numpy()
-    return np.where(check.ok, _numbers(series, column, check), 0).astype(dtype)
+def _before(draft: Draft, found: dict[str, Any]) -> Array:
+    """Tokens of the rows of a session before each of its rows; a session's rows stand together."""
+    own = found["prompt_tokens"].astype(np.int64) + found["output_tokens"]
+    before = np.cumsum(own) - own
+    session = draft.frame[draft.columns.columns["session_id"]].to_numpy()
+    begins = np.flatnonzero(np.diff(session, prepend=session[:1] - 1))
+    return np.asarray(before - np.repeat(before[begins], np.diff(begins, append=len(session))))
 
 
-def _numbers(series: pl.Series, column: str, check: _Check) -> np.ndarray[Any, Any]:
-    numbers = stripped(series).cast(pl.Float64, strict=False)
-    missing = series.is_null().to_numpy()
-    check.reject(missing, column, "is missing")
-    check.reject(numbers.is_null().to_numpy(), column, "is not a number")
-    values = numbers.fill_null(1.0).to_numpy()
-    check.reject(~np.isfinite(values), column, "is not finite")
-    return np.where(np.isfinite(values), values, 1.0)
+def _optional(draft: Draft, check: Check) -> dict[str, Any]:
+    columns, frame = draft.columns.columns, draft.frame
+    values: dict[str, Any] = {}
+    if "request_id" in columns:
+        values["request_id"] = checks.ids(frame[columns["request_id"]], check)
+    else:
+        values["request_id"] = np.arange(len(frame), dtype=np.int64)
+    for name, dtype in NUMBER_COLUMNS.items():
+        if name in columns:
+            series = frame[columns[name]]
+            numbered = checks.names_to_numbers(series) if name in ("session_id", "prefix_id") else None
+            values[name] = checks.optional_numbers(
+                series if numbered is None else numbered, name, dtype, check
+            )
+    if "hash_ids" in columns:
+        values["hash_ids"] = checks.hash_ids(frame[columns["hash_ids"]], check)
+    return values
 
 
-def _arrivals(draft: Draft, check: _Check) -> tuple[np.ndarray[Any, Any], int]:
+def _arrivals(draft: Draft, check: Check) -> tuple[Array, int]:
     """Arrivals (n,) and how many of their units make a second.
 
     The units are the file's own, and whole nanoseconds for dates, so that subtracting the first
     arrival comes before any rounding.
     """
-    column = draft.columns.columns.get("arrival_s") or draft.columns.undecided_time
+    column = _time_column(draft)
     if column is None:
         return np.zeros(len(draft.frame), dtype=np.int64), 1
     series = draft.frame[column]
     if holds_dates(series):
-        nanoseconds = as_nanoseconds(series)
-        check.reject(series.is_null().to_numpy(), column, "is missing")
-        check.reject(nanoseconds.is_null().to_numpy(), column, "is not a date and time")
-        return nanoseconds.fill_null(0).to_numpy(), 1_000_000_000
+        return checks.dates(series, check), 1_000_000_000
     if "arrival_s" not in draft.columns.columns:
         raise InputError(
             f"{draft.name}: column {column!r} could be seconds or milliseconds; say which with "
             f"--columns arrival_s={column} or --columns arrival_ms={column}"
         )
-    numbers = _numbers(series, column, check)
-    check.reject(numbers < 0, column, "is negative; arrivals are counted from 0")
-    return numbers, draft.columns.ticks_per_s
+    return checks.times(series, check), draft.columns.ticks_per_s
 
 
-def _ids(draft: Draft, check: _Check) -> np.ndarray[Any, Any]:
-    column = draft.columns.columns.get("request_id")
-    if column is None:
-        return np.arange(len(draft.frame), dtype=np.int64)
-    series = draft.frame[column]
-    check.reject(series.is_null().to_numpy(), column, "is missing")
-    again = ~series.is_first_distinct()
-    check.reject(again.to_numpy(), column, "is the id of an earlier request; ids must differ")
-    whole = as_integers(series)
-    # "007" and "7" are two ids: numbers only where the text comes back unchanged.
-    same = whole.cast(pl.String) == as_text(series)
-    if bool(same.fill_null(False).gather(np.flatnonzero(check.ok)).all()):
-        return whole.fill_null(0).to_numpy()
-    return object_array(as_text(series).to_list())
-
-
-def _hash_ids(draft: Draft, check: _Check) -> np.ndarray[Any, Any]:
-    column = draft.columns.columns["hash_ids"]
-    series = draft.frame[column]
-    if not isinstance(series.dtype, pl.List) or not (
-        series.dtype.inner.is_integer() or series.dtype.inner == pl.Null
-    ):
-        check.reject(np.ones(len(series), dtype=bool), column, "is not a list of whole numbers")
-        return object_array([np.zeros(0, np.int64)] * len(series))
-    check.reject(series.is_null().to_numpy(), column, "is missing")
-    inner = series.list.eval(pl.element().is_null().any()).list.first().fill_null(False)
-    check.reject(inner.to_numpy(), column, "holds an empty id")
-    ends = np.cumsum(series.list.len().fill_null(0).to_numpy())
-    # A row without ids explodes to one empty value; the id 0 that fills the others is dropped with its row.
-    filled = series.filter(series.list.len() > 0).explode().fill_null(0)
-    ids = filled.cast(pl.Int64, strict=False).fill_null(0).to_numpy()
-    return object_array(np.split(ids, ends)[: len(series)])
+def _time_column(draft: Draft) -> str | None:
+    return draft.columns.columns.get("arrival_s") or draft.columns.undecided_time
 
 
 def _check_blocks(
-    draft: Draft,
-    prompt_tokens: np.ndarray[Any, Any],
-    hash_ids: np.ndarray[Any, Any],
-    given: int | None,
-    check: _Check,
+    draft: Draft, prompt_tokens: Array, hash_ids: Array, options: Options, check: Check
 ) -> int | None:
     counts = np.array([len(row) for row in hash_ids])
     told = (counts > 0) & check.ok
-    block = given or told_block_tokens(prompt_tokens[told], counts[told], draft.hash_block_tokens)
+    block = options.hash_block_tokens or checks.told_block_tokens(
+        prompt_tokens[told], counts[told], draft.hash_block_tokens
+    )
     if block is not None:
         reason = (
             f"names more blocks of {block} tokens than the prompt has; if a block is of another size, "
@@ -243,23 +216,7 @@ def _check_blocks(
     return block
 
 
-def told_block_tokens(
-    prompt_tokens: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], default: int | None
-) -> int | None:
-    """Tokens a hash id stands for: the format's, unless only another power of two explains all counts.
-
-    A prompt's last, partial block has an id of its own (Mooncake) or has none (Weka).
-    """
-    sizes = ([] if default is None else [default]) + [1 << exponent for exponent in range(17)]
-    for partial in (True, False):
-        for size in sizes:
-            blocks = -(-prompt_tokens // size) if partial else prompt_tokens // size
-            if len(counts) and (blocks == counts).all():
-                return size
-    return default
-
-
-def _check_order(draft: Draft, ticks: np.ndarray[Any, Any], check: _Check, on_error: OnError) -> int:
+def _check_order(draft: Draft, ticks: Array, check: Check, on_error: OnError) -> int:
     kept = np.flatnonzero(check.ok)
     if len(kept) < 2:
         return 0
@@ -267,15 +224,14 @@ def _check_order(draft: Draft, ticks: np.ndarray[Any, Any], check: _Check, on_er
     if on_error == "fail" and late.any():
         bad = np.zeros(len(ticks), dtype=bool)
         bad[kept[1:][late]] = True
-        column = draft.columns.columns.get("arrival_s") or draft.columns.undecided_time or ""
         reason = (
             "is earlier than the row before; sort the file by arrival, or let --on-error skip put it in order"
         )
-        check.reject(bad, column, reason)
+        check.reject(bad, _time_column(draft) or "", reason)
     return int(late.sum())
 
 
-def _judge(draft: Draft, check: _Check, on_error: OnError) -> dict[str, Any]:
+def _judge(draft: Draft, check: Check, on_error: OnError) -> dict[str, Any]:
     count = int((~check.ok).sum()) + len(draft.faults)
     if count == 0:
         return {}
@@ -304,9 +260,10 @@ def sentence(fault: Fault, place: str) -> str:
 
 
 def _fault(draft: Draft, row: int, column: str, reason: str) -> Fault:
-    value = draft.frame[column][row] if column in draft.frame.columns else None
-    if isinstance(value, pl.Series):
-        value = value.to_list()
+    value = None
+    if column in draft.frame.columns:
+        series = draft.frame[column][row : row + 1]
+        value = (as_text(series) if series.dtype == SPELLED else series).to_list()[0]
     shown = repr(value)
     if len(shown) > SHOWN_VALUE:
         shown = shown[:SHOWN_VALUE] + "..."
@@ -317,19 +274,30 @@ def _tail(dropped: dict[str, Any]) -> str:
     return f": all {dropped['count']} were left out, the first for {dropped['rows'][0]}" if dropped else ""
 
 
-def _extra(draft: Draft, kept: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
+def _extra(draft: Draft, kept: Array) -> dict[str, Array]:
     used = {*draft.columns.columns.values(), draft.columns.undecided_time}
     extra = {}
     for series in draft.frame:
-        if series.name in used:
+        if series.name not in used:
+            extra[series.name] = _plain(series.gather(kept))
+    for name in ("session_id", "prefix_id"):
+        if name not in draft.columns.columns:
             continue
-        part = series.gather(kept)
-        if part.dtype == pl.String:
-            for dtype in (pl.Int64, pl.Float64):
-                cast = part.cast(dtype, strict=False)
-                if cast.null_count() == 0:
-                    part = cast
-                    break
-        plain = part.dtype.is_numeric() and part.null_count() == 0
-        extra[series.name] = part.to_numpy() if plain else object_array(part.to_list())
+        series = draft.frame[draft.columns.columns[name]]
+        if checks.names_to_numbers(series) is not None:
+            # The numbers are ours; the names are what the user knows them by.
+            shown = f"{name.removesuffix('_id')}_name" if series.name in COLUMNS else series.name
+            extra[shown] = object_array(series.gather(kept).to_list())
     return extra
+
+
+def _plain(part: pl.Series) -> Array:
+    part = as_text(part) if part.dtype == SPELLED else part
+    if part.dtype == pl.String:
+        for dtype in (pl.Int64, pl.Float64):
+            cast = part.cast(dtype, strict=False)
+            if cast.null_count() == 0:
+                part = cast
+                break
+    plain = part.dtype.is_numeric() and part.null_count() == 0
+    return part.to_numpy() if plain else object_array(part.to_list())

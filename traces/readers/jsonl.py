@@ -1,14 +1,18 @@
-"""JSON lines, one object a request, its keys known by name or named by the user."""
+"""JSON lines, one object a request, its keys known by name or named by the user.
+
+So are vLLM's custom data sets: ``prompt``, and ``output_tokens`` for the length of the answer.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import polars as pl
 
 from traces.errors import InputError
+from traces.readers import rows
 from traces.readers.columns import map_columns
 from traces.readers.draft import SHOWN_VALUE, Draft, Fault
 from traces.readers.source import Source
@@ -30,52 +34,66 @@ def read(source: Source, columns: Mapping[str, str] | None) -> Draft:
     return Draft(source.name, frame, mapped, line_of, faults=faults)
 
 
-def read_objects(source: Source) -> tuple[pl.DataFrame, tuple[Fault, ...], Callable[[int], int]]:
+def read_objects(
+    source: Source, shape: Callable[[dict[str, Any]], dict[str, Any] | str] | None = None
+) -> tuple[pl.DataFrame, tuple[Fault, ...], Callable[[int], int]]:
     """One row an object, the lines that are no objects, and row -> line.
+
+    ``shape`` turns an object of nested ones into a flat row, or says why it is none.
 
     Raises:
         InputError: no line is an object.
     """
-    rows: list[dict[str, Any]] = []
     lines: list[int] = []
     faults: list[Fault] = []
-    # Only \n ends a line: str.splitlines would also cut at U+2028, which JSON allows in strings.
-    for number, text in enumerate(source.data.split(b"\n"), start=1):
-        if not text.strip():
-            continue
-        try:
-            row = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            faults.append(Fault(number, None, None, f"is not JSON ({error})"))
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-            lines.append(number)
-        else:
-            faults.append(Fault(number, None, repr(row)[:SHOWN_VALUE], "is not a JSON object"))
-    if not rows:
-        raise InputError(f"{source.name}, line {faults[0].line}: {faults[0].reason}")
-    names = list(dict.fromkeys(key for row in rows for key in row))
-    frame = pl.DataFrame([_series(name, [row.get(name) for row in rows]) for name in names])
+
+    def objects() -> Iterator[dict[str, Any]]:
+        for number, found in parse_lines(source):
+            row = found if isinstance(found, Fault) or shape is None else shape(found)
+            if isinstance(row, str):
+                row = Fault(number, None, None, row)
+            if isinstance(row, Fault):
+                faults.append(row)
+            else:
+                lines.append(number)
+                yield row
+
+    frame = rows.table(objects(), source.name, len(source.data))
+    if not lines:
+        raise InputError(_no_lines(source, faults[0]))
     return frame, tuple(faults), lines.__getitem__
 
 
-def first_object(source: Source) -> dict[str, Any]:
-    """The object on the first line, empty if it holds none: what a format is known by."""
-    try:
-        row = json.loads(source.first_line())
-    except (ValueError, RecursionError):
-        return {}
-    return row if isinstance(row, dict) else {}
-
-
-def _series(name: str, values: list[Any]) -> pl.Series:
-    kinds = {type(value) for value in values if value is not None}
-    if kinds <= {str} or kinds <= {int} or kinds <= {float} or kinds <= {list}:
+def parse_lines(source: Source) -> Iterator[tuple[int, dict[str, Any] | Fault]]:
+    """(line number, its object or what is wrong with it) of every line that is not blank."""
+    for number, line in source.lines():
         try:
-            return pl.Series(name, values, dtype=pl.String if kinds <= {str} else None, strict=True)
-        except (TypeError, OverflowError, ValueError, pl.exceptions.PolarsError):
-            pass
-    # Mixed kinds keep their spelling, so that the checks can judge and quote each value.
-    texts = [v if v is None or isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values]
-    return pl.Series(name, texts, dtype=pl.String)
+            found = json.loads(line.decode("utf-8"))
+        except UnicodeDecodeError:
+            yield number, Fault(number, None, None, "is not UTF-8 text")
+            continue
+        except (ValueError, RecursionError) as error:
+            yield number, Fault(number, None, None, f"is not JSON ({error})")
+            continue
+        if not isinstance(found, dict):
+            yield number, Fault(number, None, repr(found)[:SHOWN_VALUE], "is not a JSON object")
+        elif b"\\u" in line and rows.lone_surrogate(found):
+            yield number, Fault(number, None, None, "holds half a character (a lone surrogate)")
+        else:
+            yield number, found
+
+
+def _no_lines(source: Source, first: Fault) -> str:
+    fault = f"{source.name}, line {first.line}: {first.reason}"
+    if not first.reason.startswith("is not JSON"):
+        return fault
+    try:
+        whole = json.loads(source.data)
+    except (ValueError, RecursionError):
+        return fault
+    if not isinstance(whole, dict):
+        return fault
+    return (
+        f"{source.name} is one JSON object ({', '.join(list(whole)[:8])}), and none that is known here as a "
+        "trace; a trace is a list of requests, or one object a line"
+    )

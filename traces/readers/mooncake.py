@@ -11,15 +11,16 @@ from collections.abc import Mapping
 
 from traces.readers.columns import map_columns
 from traces.readers.draft import Draft
-from traces.readers.jsonl import first_object, read_objects
+from traces.readers.jsonl import read_objects
 from traces.readers.source import Source
 
 BLOCK_TOKENS = 512
 
 
 def matches(source: Source) -> bool:
-    """The first object has the three keys that every row has."""
-    return {"timestamp", "input_length", "output_length"} <= first_object(source).keys()
+    """The first object has a time and an output length, and an input length or (AIPerf) the text."""
+    first = source.first_object.keys()
+    return {"timestamp", "output_length"} <= first and bool(first & {"input_length", "text_input"})
 
 
 def read(source: Source, columns: Mapping[str, str] | None) -> Draft:

@@ -10,17 +10,16 @@ from traces.readers.columns import map_columns
 from traces.readers.draft import Draft
 from traces.schema import Trace
 
-NAME = "parquet"
 MAGIC = b"PAR1"
 
 
-def read(path: str, columns: Mapping[str, str] | None) -> Draft | Trace:
+def read(path: str, columns: Mapping[str, str] | None, data: bytes | None = None) -> Draft | Trace:
     """A trace where the file says that it is one, else its columns for checking.
 
     Raises:
         InputError: the file is no Parquet, another table of this project, or lacks a column.
     """
-    frame, metadata = read_any_parquet(path)
+    frame, metadata = read_any_parquet(path, data)
     if metadata is None:
         mapped = map_columns(frame.columns, columns, path)
         return Draft(path, frame, mapped, lambda row: row, place="row")

@@ -14,6 +14,7 @@ from traces.readers.columns import map_columns
 from traces.readers.draft import Draft, Fault
 from traces.readers.source import Source
 
+CHUNK_ROWS = 50_000
 DELIMITERS = ",\t;"
 
 
@@ -62,7 +63,12 @@ def _read_slowly(
     source: Source, delimiter: str, header: list[str]
 ) -> tuple[pl.DataFrame, tuple[Fault, ...], Callable[[int], int]]:
     """Row by row, so that the one that is torn can be named; for files that are not clean."""
-    rows, lines, faults = [], [], []
+    schema = dict.fromkeys(header, pl.String)
+    # Lists of text take ten times the room of a frame, so only so many rows are in lists at once.
+    frames: list[pl.DataFrame] = [pl.DataFrame(schema=schema)]
+    rows: list[list[str | None]] = []
+    lines: list[int] = []
+    faults: list[Fault] = []
     try:
         for i, (line, row) in enumerate(_rows(source, delimiter)):
             if i == 0:
@@ -72,10 +78,13 @@ def _read_slowly(
                 lines.append(line)
             else:
                 faults.append(Fault(line, None, None, f"has {len(row)} values; the header has {len(header)}"))
+            if len(rows) == CHUNK_ROWS:
+                frames.append(pl.DataFrame(rows, schema=schema, orient="row"))
+                rows = []
     except csv.Error as error:
         raise InputError(f"{source.name} is not readable as CSV: {error}") from error
-    frame = pl.DataFrame(rows, schema=dict.fromkeys(header, pl.String), orient="row")
-    return frame, tuple(faults), lines.__getitem__
+    frames.append(pl.DataFrame(rows, schema=schema, orient="row"))
+    return pl.concat(frames), tuple(faults), lines.__getitem__
 
 
 def _rows(source: Source, delimiter: str) -> Iterator[tuple[int, list[str]]]:

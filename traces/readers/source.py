@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import gzip
+import json
 import sys
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from traces.errors import InputError
 
 GZIP_MAGIC = b"\x1f\x8b"
+# A format is told from the first request, if it ends within so many bytes.
+SNIFFED_BYTES = 1 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -30,6 +36,43 @@ class Source:
         """The first line, without its end."""
         end = self.data.find(b"\n")
         return (self.data if end < 0 else self.data[:end]).rstrip(b"\r")
+
+    @cached_property
+    def header(self) -> list[str]:
+        """The names of a comma-separated first line."""
+        return [name.strip() for name in self.first_line().decode("utf-8", "replace").split(",")]
+
+    @cached_property
+    def first_object(self) -> dict[str, Any]:
+        """The JSON object on the first line, or the first of a JSON list; empty if there is neither."""
+        head = self.data[:SNIFFED_BYTES].lstrip()
+        listed = head.startswith(b"[")
+        text = (head[1:].lstrip() if listed else head.split(b"\n", 1)[0]).decode("utf-8", "ignore")
+        try:
+            found, end = json.JSONDecoder().raw_decode(text)
+        except (ValueError, RecursionError):
+            return {}
+        whole = isinstance(found, dict) and (listed or not text[end:].strip())
+        return found if whole else {}
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the content begins as a JSON list does."""
+        return self.data[:SNIFFED_BYTES].lstrip().startswith(b"[")
+
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """(number from 1, line) of the lines that are not blank.
+
+        Only a line feed ends one: ``str.splitlines`` would also cut at U+2028, which JSON allows in strings.
+        """
+        start, number = 0, 1
+        while start < len(self.data):
+            end = self.data.find(b"\n", start)
+            end = len(self.data) if end < 0 else end
+            line = self.data[start:end].strip()
+            if line:
+                yield number, line
+            start, number = end + 1, number + 1
 
 
 def open_source(path: str | Path) -> Source:

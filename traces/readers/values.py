@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+# What was a list or an object in JSON is kept as its spelling, in a column that is not taken for text.
+SPELLED = pl.Struct({"json": pl.String})
 DATE_FORMATS = (
     "%Y-%m-%d %H:%M:%S%.f",
     "%Y-%m-%d %H:%M:%S%.f%:z",
@@ -58,6 +60,8 @@ def as_text(series: pl.Series) -> pl.Series:
     """The column as text, spelled as it was read."""
     if series.dtype == pl.String:
         return series
+    if series.dtype == SPELLED:
+        return series.struct.field("json").alias(series.name)
     if series.dtype.is_nested():
         return pl.Series(
             series.name, [None if v is None else str(v) for v in series.to_list()], dtype=pl.String
