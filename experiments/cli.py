@@ -13,6 +13,7 @@ from typing import Any, Protocol
 COMMANDS = {
     "compare": "experiments.commands.compare:Compare",
     "conformance": "experiments.commands.conformance:Conformance",
+    "stress": "experiments.commands.stress:Stress",
     "demo": "experiments.commands.demo:Demo",
     "prompts": "experiments.commands.prompts:Prompts",
     "rollout": "experiments.commands.rollout:Rollout",

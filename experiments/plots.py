@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
 from experiments.labels import labels
 from experiments.stats import Interval
-from experiments.style import colours, dashes, new_figure
+from experiments.style import colours, dashes, markers, new_figure
 
 Floats = NDArray[np.float64]
 CURVE_POINTS = 400
@@ -24,6 +25,7 @@ TIME_BINS = 100
 DOTS = 400
 # From this ratio on, a linear axis shows nothing but its largest value.
 LOG_FROM = 30
+LOG_Y_FROM = 5
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,32 @@ class Bars:
     title: str
     values: Mapping[str, Interval]
     better: str | None
+
+
+@dataclass(frozen=True)
+class Curves:
+    """One panel of lines.
+
+    Attributes:
+        x_label, y_label: what is shown, with its unit.
+        x: (n,) where the lines have their points.
+        lines: policy -> (n,) values and intervals, drawn as a band (half width nan: no band).
+        log: axes that are logarithmic, "", "x", "y" or "xy"; y only if the lines span enough.
+        levels: name -> a value that does not depend on x, drawn across the panel.
+        points: name -> (x, value): what lies beside the lines.
+        marks: policy -> an x at which something happens to it, drawn as a line across.
+        x_ticks: x -> what stands there; None: as matplotlib finds good.
+    """
+
+    x_label: str
+    y_label: str
+    x: Sequence[float]
+    lines: Mapping[str, Sequence[Interval]]
+    log: str = ""
+    levels: Mapping[str, Interval] = field(default_factory=dict)
+    points: Mapping[str, tuple[float, Interval]] = field(default_factory=dict)
+    marks: Mapping[str, float] = field(default_factory=dict)
+    x_ticks: Mapping[float, str] | None = None
 
 
 def jct_cdf(jct_s: Mapping[str, Floats]) -> Figure:
@@ -99,6 +127,71 @@ def bars(panels: list[Bars]) -> Figure:
         axes.tick_params(axis="y", length=0)
         axes.locator_params(axis="x", nbins=4)
     return figure
+
+
+def curves(panels: Sequence[Curves], rows: int = 1) -> Figure:
+    """Panels of lines with bands, row by row; a policy has one look and one entry in the legend.
+
+    Panels of one row that show the same thing share its axis and its label, and so do those of a column.
+    """
+    columns = len(panels) // rows
+    alike_x = all(panel.x_label == panels[i % columns].x_label for i, panel in enumerate(panels))
+    alike_y = all(panel.y_label == panels[i - i % columns].y_label for i, panel in enumerate(panels))
+    one_x = columns > 1 and len({panel.x_label for panel in panels}) == 1
+    figure, grid = new_figure(
+        columns,
+        height=(0.55 if columns > 1 else 0.85) * rows + 0.1,
+        rows=rows,
+        sharex="col" if alike_x else False,
+        sharey="row" if alike_y else False,
+    )
+    names = list(dict.fromkeys(name for p in panels for name in (*p.lines, *p.levels, *p.points)))
+    look = {"color": colours(names), "linestyle": dashes(names), "marker": markers(names)}
+    handles: dict[str, Any] = {}
+    for i, (axes, panel) in enumerate(zip(grid, panels, strict=True)):
+        _draw(axes, panel, look, handles)
+        if "x" in panel.log:
+            _log_axis(axes, "x", min(panel.x), max(panel.x))
+        drawn = [v.mean for values in panel.lines.values() for v in values]
+        # What spans little is read more easily off an even axis.
+        if "y" in panel.log and max(drawn) >= LOG_Y_FROM * min(drawn) > 0:
+            _log_axis(axes, "y", min(drawn), max(drawn))
+        if panel.x_ticks is not None:
+            axes.set_xticks(list(panel.x_ticks), list(panel.x_ticks.values()))
+            axes.xaxis.set_minor_locator(NullLocator())
+        if not one_x and (not alike_x or i >= len(panels) - columns):
+            axes.set_xlabel(panel.x_label)
+        if not alike_y or i % columns == 0:
+            axes.set_ylabel(panel.y_label)
+    if one_x:
+        figure.supxlabel(panels[0].x_label, fontsize=matplotlib.rcParams["axes.labelsize"])
+    _legend(figure, names, [handles[name] for name in names])
+    return figure
+
+
+def _draw(axes: Axes, panel: Curves, look: Mapping[str, Mapping[str, Any]], handles: dict[str, Any]) -> None:
+    """What a panel shows; the first drawing of each name goes to ``handles``."""
+
+    def style(name: str, *keys: str) -> Any:
+        return {key: look[key][name] for key in ("color", *keys)}
+
+    for name, level in panel.levels.items():
+        line = axes.axhline(level.mean, linewidth=1.0, **style(name, "linestyle"))
+        handles.setdefault(name, line)
+        if level.half_width > 0:
+            axes.axhspan(level.low, level.high, alpha=0.13, linewidth=0, **style(name))
+    for name, values in panel.lines.items():
+        mean, half = (np.array([getattr(value, key) for value in values]) for key in ("mean", "half_width"))
+        (line,) = axes.plot(panel.x, mean, markersize=3, linewidth=1.1, **style(name, "linestyle", "marker"))
+        handles.setdefault(name, line)
+        axes.fill_between(panel.x, mean - half, mean + half, alpha=0.15, linewidth=0, **style(name))
+    for name, x in panel.marks.items():
+        axes.axvline(x, linewidth=0.8, **style(name, "linestyle"))
+    for name, (x, value) in panel.points.items():
+        half_width = value.half_width if value.half_width > 0 else None
+        keys: Any = {"markersize": 4.5, "linestyle": "none", "elinewidth": 0.8, "zorder": 3}
+        drawn = axes.errorbar(x, value.mean, half_width, **keys, **style(name, "marker"))
+        handles.setdefault(name, drawn)
 
 
 def predicted_against_true(
@@ -193,11 +286,16 @@ def mean_waiting(arrival_s: Floats, scheduled_s: Floats, edges: Floats) -> Float
     return np.maximum(area / np.diff(edges), 0.0)
 
 
-def _legend(figure: Figure, policies: list[str]) -> None:
+def _legend(figure: Figure, policies: list[str], handles: list[Any] | None = None) -> None:
     """Above the axes, where it hides no line; the figure grows by the rows that it takes."""
-    longest = max((len(text) for text in labels(policies).values()), default=1)
-    across = max(1, min(len(policies), 62 // (longest + 6)))
-    figure.legend(loc="outside upper center", ncols=across)
+    called = labels(policies)
+    longest = max((len(text) for text in called.values()), default=1)
+    across = max(1, min(len(policies), 58 // (longest + 6)))
+    if handles is None:
+        figure.legend(loc="outside upper center", ncols=across)
+    else:
+        names = [called[policy] for policy in policies]
+        figure.legend(handles, names, loc="outside upper center", ncols=across, columnspacing=1.2)
     rows = -(-len(policies) // across)
     figure.set_figheight(figure.get_figheight() + 0.13 * (rows - 1))
 
@@ -206,6 +304,7 @@ def _log_axis(axes: Axes, which: str, low: float, high: float) -> None:
     """A log axis whose ticks are plain numbers, with enough of them where it spans little."""
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_major_locator(LogLocator(base=10, subs=(1, 3) if high / low < 1000 else (1,), numticks=12))
+    wanted = (1, 2, 5) if high / low < 50 else (1, 3) if high / low < 1000 else (1,)
+    axis.set_major_locator(LogLocator(base=10, subs=wanted, numticks=12))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,13 @@ from matplotlib.figure import Figure
 from experiments.labels import label
 from traces.files import atomic_path
 
-COLUMN_WIDTH_IN = 3.5
+# A column of a two-column paper.
+COLUMN_WIDTH_IN = 3.3
 HEIGHT_IN = 2.5
 PNG_DPI = 240
 
-# Okabe and Ito (2008), without the yellow, which fades on white.
+# Okabe and Ito (2008), without the yellow, which fades on white; the grey is dark, for a lighter one is
+# their green to those who do not see green.
 BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE, GREY = (
     "#000000",
     "#E69F00",
@@ -28,7 +30,7 @@ BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE, GREY = (
     "#0072B2",
     "#D55E00",
     "#CC79A7",
-    "#777777",
+    "#555555",
 )
 # A policy has its colour in every figure, whatever stands beside it.
 POLICY_COLOURS = {
@@ -42,6 +44,8 @@ POLICY_COLOURS = {
     "semantic": SKY,
     "mean": PURPLE,
     "last": VERMILION,
+    # A bound, which no policy is.
+    "asked": BLACK,
 }
 # From Tol's muted scheme, for policies that people bring.
 OTHER_COLOURS = ("#882255", "#44AA99", "#332288", "#999933", "#CC6677")
@@ -53,6 +57,7 @@ DASHES: tuple[Any, ...] = (
     (0, (8, 2)),
     (0, (3, 1, 1, 1, 1, 1)),
 )
+MARKERS = "osD^vPX<>*"
 
 RC: Any = {
     "font.family": "DejaVu Sans",
@@ -92,34 +97,54 @@ def plot_style() -> Iterator[None]:
 
 
 def new_figure(
-    columns: int = 1, width: float = 1.0, height: float = 1.0, **subplots: Any
+    columns: int = 1, width: float = 1.0, height: float = 1.0, rows: int = 1, **subplots: Any
 ) -> tuple[Figure, Any]:
-    """A figure of ``columns`` axes side by side; ``width`` and ``height`` scale column-width size."""
+    """A figure of ``rows`` times ``columns`` axes, listed row by row; sizes are multiples of a column's."""
     figure = Figure(figsize=(COLUMN_WIDTH_IN * width, HEIGHT_IN * height))
     FigureCanvasAgg(figure)
     # The last tick of one panel and the first of the next must not meet.
     figure.get_layout_engine().set(wspace=0.08)  # type: ignore[union-attr, call-arg]
-    return figure, figure.subplots(1, columns, squeeze=False, **subplots)[0]
+    return figure, figure.subplots(rows, columns, squeeze=False, **subplots).ravel()
 
 
 def colours(names: Sequence[str]) -> dict[str, str]:
-    """A colour for each policy or predictor: its own where it has one, else one by its name.
+    """A colour for each policy or predictor: its own where it or its family has one, else one by its name.
 
-    Two strangers whose names lead to one colour get two while there are some left.
+    ``egtp-literal`` and ``egtp (sigma=0.5)`` are of the family ``egtp``. Two strangers whose names
+    lead to one colour get two while there are some left.
     """
     chosen: dict[str, str] = {}
     for name in sorted(names):
-        known = POLICY_COLOURS.get(label(name).split(" ")[0].lower())
-        start = zlib.crc32(name.encode()) % len(OTHER_COLOURS)
-        turns = [*OTHER_COLOURS[start:], *OTHER_COLOURS[:start]]
-        free = [colour for colour in turns if colour not in chosen.values()]
-        chosen[name] = known or (free or turns)[0]
+        called = label(name).split(" ")[0].lower()
+        known = POLICY_COLOURS.get(called, POLICY_COLOURS.get(called.split("-")[0]))
+        chosen[name] = known or _first_free(OTHER_COLOURS, name, chosen)
     return chosen
 
 
 def dashes(names: Sequence[str]) -> dict[str, Any]:
     """A line style for each name, so that lines differ in print and where two share a colour."""
-    return {name: DASHES[i % len(DASHES)] for i, name in enumerate(names)}
+    return _one_each(DASHES, names)
+
+
+def markers(names: Sequence[str]) -> dict[str, str]:
+    """A marker for each name, for the same reason."""
+    return _one_each(MARKERS, names)
+
+
+def _one_each(choices: Sequence[Any], names: Sequence[str]) -> dict[str, Any]:
+    """Those who have a colour take the choice at its place; the others one by their name, if it is free."""
+    own = {name: i for i, name in enumerate(POLICY_COLOURS)}
+    chosen = {name: choices[own[label(name)] % len(choices)] for name in names if label(name) in own}
+    for name in sorted(set(names) - set(chosen)):
+        chosen[name] = _first_free(choices, name, chosen)
+    return {name: chosen[name] for name in names}
+
+
+def _first_free(choices: Sequence[Any], name: str, taken: Mapping[str, Any]) -> Any:
+    start = zlib.crc32(name.encode()) % len(choices)
+    turns = [*choices[start:], *choices[:start]]
+    free = [choice for choice in turns if choice not in taken.values()]
+    return (free or turns)[0]
 
 
 def save_figure(figure: Figure, folder: Path, stem: str) -> list[Path]:

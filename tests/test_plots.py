@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 
 from experiments import plots
 from experiments.labels import label, labels
-from experiments.plots import Bars
+from experiments.plots import Bars, Curves
 from experiments.stats import Interval
-from experiments.style import OTHER_COLOURS, POLICY_COLOURS, colours, plot_style, save_figure
+from experiments.style import OTHER_COLOURS, POLICY_COLOURS, colours, dashes, markers, plot_style, save_figure
 
 
 def test_cdf_ends_at_the_slowest_request() -> None:
@@ -42,6 +43,54 @@ def test_bars_have_lengths_intervals_and_units() -> None:
     (drawn,) = axes.collections
     assert [segment[:, 0].tolist() for segment in drawn.get_segments()] == [[3.0, 5.0]]
     assert axes.get_xlabel() == "mean JCT (s)\n(lower is better)"
+
+
+def three(*means: float) -> list[Interval]:
+    return [Interval(mean, 0.1 * mean, "replications", 3) for mean in means]
+
+
+def test_curves_show_lines_bands_levels_points_and_marks() -> None:
+    panel = Curves(
+        "load",
+        "JCT (s)",
+        [1.0, 2.0, 4.0],
+        {"estp": three(1, 10, 100)},
+        log="xy",
+        levels={"fcfs": Interval(50.0, 5.0, "replications", 3)},
+        points={"last": (3.0, Interval(20.0, 2.0, "replications", 3))},
+        marks={"estp": 2.5},
+        x_ticks={1.0: "one", 4.0: "four"},
+    )
+    with plot_style():
+        figure = plots.curves([panel])
+        figure.draw_without_rendering()
+    (axes,) = figure.axes
+    level, line, mark, point = axes.lines[:4]
+    assert list(line.get_xdata()) == [1, 2, 4]
+    assert list(line.get_ydata()) == [1, 10, 100]
+    assert line.get_color() == mark.get_color() == POLICY_COLOURS["estp"]
+    assert list(level.get_ydata()) == [50, 50]
+    assert list(mark.get_xdata()) == [2.5, 2.5]
+    assert (point.get_xdata()[0], point.get_ydata()[0]) == (3, 20)
+    band = max(axes.collections, key=lambda drawn: drawn.get_paths()[0].vertices[:, 1].max())
+    assert band.get_paths()[0].vertices[:, 1].max() == pytest.approx(110)
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("load", "JCT (s)")
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["one", "four"]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["estp", "fcfs", "last"]
+
+
+def test_curves_keep_an_even_axis_for_what_spans_little_and_say_a_shared_label_once() -> None:
+    panels = [
+        Curves("load", what, [1, 2], {"estp": three(2, 3)}, log="y") for what in ("JCT (s)", "wait (s)")
+    ]
+    with plot_style():
+        figure = plots.curves(panels)
+    assert [axes.get_yscale() for axes in figure.axes] == ["linear", "linear"]
+    assert figure.get_supxlabel() == "load"
+    assert [axes.get_xlabel() for axes in figure.axes] == ["", ""]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["JCT (s)", "wait (s)"]
 
 
 def test_waiting_is_the_exact_time_average() -> None:
@@ -88,6 +137,47 @@ def test_a_policy_keeps_its_colour() -> None:
     strangers = ["a.py:A", "b.py:B", "c.py:C", "d.py:D", "e.py:E"]
     assert set(colours(strangers).values()) == set(OTHER_COLOURS)
     assert colours(["c.py:C"])["c.py:C"] in OTHER_COLOURS
+
+
+def test_a_family_shares_its_colour_and_not_its_line() -> None:
+    names = ["estp", "estp-literal", "shortest,predictor=estp,sigma=0.5"]
+    assert set(colours(names).values()) == {POLICY_COLOURS["estp"]}
+    for chosen in (dashes, markers):
+        assert len({str(look) for look in chosen(names).values()}) == 3
+        for beside in (["fcfs"], ["a.py:A", "sjf"]):
+            assert chosen([*beside, *names])["estp"] == chosen(names)["estp"]
+
+
+# Simulated sight of the two common kinds of colour blindness, in linear RGB, at full strength:
+# Machado, Oliveira and Fernandes, IEEE TVCG 15 (2009), table 1.
+SIGHT = {
+    "normal": np.eye(3),
+    "protanopia": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deuteranopia": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+}
+
+
+def lab(colour: str, sight: np.ndarray) -> np.ndarray:
+    """CIE L*a*b* of a colour (D65) as it is seen; a distance of about 2 is just noticed."""
+    seen = np.array(to_rgb(colour))
+    linear = np.where(seen <= 0.04045, seen / 12.92, ((seen + 0.055) / 1.055) ** 2.4)
+    linear = np.clip(sight @ linear, 0, 1)
+    to_xyz = np.array(
+        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]],
+    )
+    x, y, z = np.cbrt(to_xyz @ linear / [0.9505, 1.0, 1.089])
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+def test_the_main_policies_are_told_apart_by_the_colour_blind(sight: str) -> None:
+    seen = {name: lab(POLICY_COLOURS[name], SIGHT[sight]) for name in ("fcfs", "sjf", "egtp", "estp")}
+    for one, other in combinations(seen, 2):
+        assert np.linalg.norm(seen[one] - seen[other]) > 15, f"{one} and {other}"
 
 
 def test_labels_are_short_and_differ() -> None:

@@ -1,0 +1,50 @@
+"""Make `experiments/stress/held_out.parquet`: what each method says of the embedded answers no head was trained on.
+
+    python tools/held_out_estimates.py
+
+ESTP and EGTP are the embedded predictors. The others are trained here on the same training prompts, with the
+settings that validation chooses; `-literal` are the papers' formulas as they stand. Only the means are kept.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from experiments.stress.case import HELD_OUT
+from predictor.backbone import EMBEDDED, load_backbone
+from predictor.checkpoint import load_predictor
+from predictor.embedded import PREDICTORS, TEST_SEED, read_rollout
+from predictor.evaluate import GRIDS, evaluate
+from predictor.features import read_signals
+from predictor.rows import prompts_of
+from traces import Estimates, write_estimates
+
+TRAINED_HERE = ("mean", "last", "semantic")
+KEPT = ("scenario", "prompt-length", "mean", "last", "semantic", "egtp-literal", "estp-literal")
+
+
+def main() -> None:
+    """Write the file and print each method's mean absolute error."""
+    trace = read_rollout()
+    backbone = load_backbone(EMBEDDED, "cpu", "float32")
+    texts = prompts_of(trace)
+    signals = read_signals(backbone, texts)
+    grids = {name: GRIDS[name] for name in TRAINED_HERE}
+    evaluation = evaluate(trace, signals, seeds=(TEST_SEED,), grids=grids)
+    test = evaluation.splits[TEST_SEED].test
+    ids, lengths = trace.request_id[test], trace.output_tokens[test]
+    found = []
+    for source in PREDICTORS:
+        head = load_predictor(source)
+        probabilities = head.probabilities([signals[i] for i in test], [texts[i] for i in test])
+        found.append(Estimates(head.predictor, ids, probabilities @ head.bins.centres))
+    told = {outcome.method: outcome.estimate for outcome in evaluation.outcomes}
+    found += [Estimates(name, ids, told[name]) for name in KEPT]
+    rounded = [dataclasses.replace(one, mean=np.round(one.mean, 3)) for one in found]
+    write_estimates(rounded, HELD_OUT, {"backbone": backbone.name})
+    for one in rounded:
+        print(f"{one.predictor:14} MAE {np.abs(one.mean - lengths).mean():.1f}")
+
+
+if __name__ == "__main__":
+    main()
