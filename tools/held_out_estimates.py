@@ -12,15 +12,16 @@ import numpy as np
 
 from experiments.stress.case import HELD_OUT
 from predictor.backbone import EMBEDDED, load_backbone
+from predictor.catalogue import catalogue
 from predictor.checkpoint import load_predictor
 from predictor.embedded import PREDICTORS, TEST_SEED, read_rollout
-from predictor.evaluate import GRIDS, evaluate
+from predictor.evaluate import evaluate, random_splits
 from predictor.features import read_signals
+from predictor.methods import Data
 from predictor.rows import prompts_of
 from traces import Estimates, write_estimates
 
-TRAINED_HERE = ("mean", "last", "semantic")
-KEPT = ("scenario", "prompt-length", "mean", "last", "semantic", "egtp-literal", "estp-literal")
+TRAINED_HERE = ("scenario", "prompt-length", "mean", "last", "semantic", "egtp-literal", "estp-literal")
 
 
 def main() -> None:
@@ -29,17 +30,19 @@ def main() -> None:
     backbone = load_backbone(EMBEDDED, "cpu", "float32")
     texts = prompts_of(trace)
     signals = read_signals(backbone, texts)
-    grids = {name: GRIDS[name] for name in TRAINED_HERE}
-    evaluation = evaluate(trace, signals, seeds=(TEST_SEED,), grids=grids)
-    test = evaluation.splits[TEST_SEED].test
+    data = Data(trace, signals)
+    splits = random_splits(data, (TEST_SEED,))
+    test = splits[TEST_SEED].test
     ids, lengths = trace.request_id[test], trace.output_tokens[test]
     found = []
     for source in PREDICTORS:
         head = load_predictor(source)
         probabilities = head.probabilities([signals[i] for i in test], [texts[i] for i in test])
         found.append(Estimates(head.predictor, ids, probabilities @ head.bins.centres))
-    told = {outcome.method: outcome.estimate for outcome in evaluation.outcomes}
-    found += [Estimates(name, ids, told[name]) for name in KEPT]
+    methods = catalogue()
+    for outcome in evaluate(data, [methods[name] for name in TRAINED_HERE], splits).outcomes:
+        assert outcome.forecast.mean is not None, "these methods all tell a length"
+        found.append(Estimates(outcome.method, ids, outcome.forecast.mean))
     rounded = [dataclasses.replace(one, mean=np.round(one.mean, 3)) for one in found]
     write_estimates(rounded, HELD_OUT, {"backbone": backbone.name})
     for one in rounded:
