@@ -81,11 +81,13 @@ def cases(folder: Path) -> Iterator[Case]:
         yield f"azure conversations, fcfs, {kv}", 12, azure, served("fcfs", quick, cached=cached)
         yield f"poisson 20000, fcfs, {kv}", 12, poisson, served("fcfs", quicker, cached=cached)
     yield "azure, saturated", None, azure, served("fcfs", scaled(1))
-    for size in (2_000, 10_000):
+    for size, bound in ((2_000, None), (10_000, 25)):
         burst = workload(folder, f"burst0_lognormal_{size}")
         for blocks, room in ((None, "roomy"), (2_000, "tight")):
-            yield f"burst {size}, sjf, {room}", 25, burst, served("sjf", scaled(1), blocks, cached=False)
-            yield f"burst {size}, sjf, {room}, cache", 28.75, burst, served("sjf", scaled(1), blocks)
+            for cached in (False, True):
+                most = bound and bound * (1.15 if cached else 1)
+                name = f"burst {size}, sjf, {room}{', cache' if cached else ''}"
+                yield name, most, burst, served("sjf", scaled(1), blocks, cached)
     shared = mooncake(folder)
     for blocks in (30_000, 300_000, 5_000_000):
         yield f"mooncake, {blocks} blocks", 60, shared, served("fcfs", scaled(0.1), blocks)

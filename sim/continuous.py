@@ -216,6 +216,7 @@ class _Server:
         self.engine = Engine(limits)
         self.leap, self.replica, self.run = leap, replica, run
         self.coasts = leap and not run.record_steps and run.records.gaps is None
+        self.repeats = self.coasts and not run.cache_is_read
         self.stretch = Stretch()
         replica.cached_tokens = self.cached_tokens
         self.last_token_s: dict[int, float] = {}  # of those who lost their turn, for the gaps
@@ -223,12 +224,12 @@ class _Server:
         self.reranking: Reranking | None = None
         if self.engine.parking is not None:
             self.engine.rank = self.rank
-            self.coasts = False
+            self.coasts = self.repeats = False
         elif limits.priority:
             self.engine.rank = self.rank
             if run.order.refresh is not None:
                 self.reranking = Reranking(self.engine, run.order)
-                self.coasts = False
+                self.coasts = self.repeats = False
 
     def process(self) -> Generator[Event, None, None]:
         """Take steps, with one event where an arrival could be heard of, until nothing will come any more."""
@@ -311,6 +312,13 @@ class _Server:
             )
         self.stretch.taken = 0
         end_s = now_s
+        if plan.prefill_steps > 1 and self.repeats:
+            tokens, requests, context = plan.prefill_tokens, plan.decode_requests, plan.context_tokens
+            for ahead in range(plan.prefill_steps):
+                end_s += latency.step_time(tokens, requests, context + ahead * requests)
+            if end_s < self.run.horizon_s:
+                return plan.prefill_steps, end_s, end_s >= hears_s
+            end_s = now_s
         if plan.prefill_tokens or plan.decode_requests:  # else everybody lost their place: no time passes
             end_s += float(latency.step_time(plan.prefill_tokens, plan.decode_requests, plan.context_tokens))
         if self.engine.parking is not None:

@@ -48,6 +48,8 @@ class Plan:
 
     Attributes:
         steps: the most steps that may be applied at once; more than 1 only if all requests decode.
+        prefill_steps: the most that may be where one request in its prefill takes all of the budget that
+            the decodes leave: nobody can be admitted beside it, so each step is like the first.
         prefill_tokens, decode_requests, context_tokens: what `Latency.step_time` prices.
         chunks: (sequence, tokens) of prefill, or of a decode outside the sums.
         preempted: sequences that lost their place for want of blocks, in that order.
@@ -57,6 +59,7 @@ class Plan:
     """
 
     steps: int = 1
+    prefill_steps: int = 1
     prefill_tokens: int = 0
     decode_requests: int = 0
     context_tokens: int = 0
@@ -163,7 +166,7 @@ class Engine:
         plan.chunks, plan.preempted, plan.admitted = [], [], []
         plan.decode_requests = decoding.count
         plan.context_tokens = decoding.context + decoding.count
-        plan.prefill_tokens, plan.steps = 0, 1
+        plan.prefill_tokens, plan.steps, plan.prefill_steps = 0, 1, 1
         budget = self._serve_running()
         if waiting and not plan.preempted:
             self._admit(budget)
@@ -174,6 +177,8 @@ class Engine:
             plan.full = self.parking is None and (
                 len(self.running) >= self.limits.max_num_seqs or bool(self.queue)
             )
+        elif len(plan.chunks) == 1 and plan.prefill_tokens > 1 and not plan.preempted:
+            plan.prefill_steps = self._equal_prefill_steps(*plan.chunks[0])
         return plan
 
     def apply(self, steps: int = 1) -> tuple[list[Sequence], list[Sequence]]:
@@ -185,6 +190,10 @@ class Engine:
         pool, decoding, running = self.pool, self.decoding, self.running
         if steps > 1:
             pool.allocate(decoding.growth(self.step + 1, steps - 1))
+            if self._plan.chunks:
+                sequence, tokens = self._plan.chunks[0]
+                self._hand_out(sequence, steps * tokens)
+                self._plan.chunks[0] = sequence, steps * tokens
         self.note_peak(pool.usable - pool.free)
         decoding.context += steps * decoding.count
         self.step = step = self.step + steps
@@ -385,8 +394,30 @@ class Engine:
                 self._price(sequence, tokens)
         return budget
 
+    def _equal_prefill_steps(self, sequence: Sequence, tokens: int) -> int:
+        """Steps in a row in which this chunk takes all that is left of the budget, and does not end the prefill."""
+        limits, decoding = self.limits, self.decoding
+        if len(self.prefilling) > 1 or tokens + decoding.count < limits.max_num_batched_tokens:
+            return 1
+        if limits.long_prefill_token_threshold:  # a newcomer may bring it into force
+            return 1
+        need = sequence.prompt_tokens + sequence.generated - sequence.computed
+        steps = (need - 1) // tokens
+        if decoding.count:
+            steps = min(steps, decoding.calendar[0][0] - self.step + 1)
+        if steps < 2:
+            return 1
+        blocks = -(-(sequence.computed + steps * tokens) // limits.block_size) - sequence.blocks
+        return steps if blocks + decoding.growth(self.step + 1, steps - 1) <= self.pool.free else 1
+
     def _grant(self, sequence: Sequence, tokens: int, blocks: int) -> None:
         """Hand out the slots of a prefill chunk; full blocks are cached at once under shared names."""
+        self._hand_out(sequence, tokens, blocks)
+        self._price(sequence, tokens)
+
+    def _hand_out(self, sequence: Sequence, tokens: int, blocks: int | None = None) -> None:
+        if blocks is None:
+            blocks = -(-(sequence.computed + tokens) // self.limits.block_size) - sequence.blocks
         if blocks:
             self.pool.allocate(blocks)
             sequence.blocks += blocks
@@ -394,7 +425,6 @@ class Engine:
         if holding is not None and holding.named < holding.shared_blocks:
             full = (sequence.computed + tokens) // self.limits.block_size
             self.pool.name(holding, min(full, holding.shared_blocks))
-        self._price(sequence, tokens)
 
     def _price(self, sequence: Sequence, tokens: int) -> None:
         """Note a chunk; one that only feeds the last generated token is a decode."""

@@ -88,6 +88,12 @@ def run(case: tuple[Trace, dict[str, Any], Any, Affine], leap: bool, **options: 
     return simulate(trace, policy=policy, batching=batching, latency=latency, **options)
 
 
+def with_prefixes(trace: Trace) -> Trace:
+    """Three prefixes of up to 200 tokens, in turn."""
+    prefix_tokens = np.minimum(trace.prompt_tokens, 200)
+    return trace.replace(prefix_id=np.arange(len(trace)) % 3, prefix_tokens=prefix_tokens)
+
+
 def distributions(trace: Trace, seed: int) -> dict[str, Estimates]:
     """Random bin probabilities, with their means."""
     probabilities = np.random.default_rng(seed).dirichlet(np.full(5, 0.5), len(trace))
@@ -108,9 +114,13 @@ def same(leaping: Result, stepping: Result) -> None:
 
 
 @settings(max_examples=150)
-@given(cases())
-def test_records_are_the_same_with_and_without_leaps(case: tuple[Trace, dict[str, Any], str, Affine]) -> None:
-    same(run(case, leap=True), run(case, leap=False))
+@given(cases(), st.booleans())
+def test_records_are_the_same_with_and_without_leaps(
+    case: tuple[Trace, dict[str, Any], str, Affine], shared: bool
+) -> None:
+    trace, *rest = case
+    sharing = (with_prefixes(trace) if shared else trace, *rest)
+    same(run(sharing, leap=True), run(sharing, leap=False))
 
 
 @settings(max_examples=100)
@@ -119,11 +129,7 @@ def test_orders_that_move_are_the_same_with_and_without_leaps(
     case: tuple[Trace, dict[str, Any], Any, Affine], policy: Any, seed: int, shared: bool
 ) -> None:
     trace, limits, _, latency = case
-    if shared:
-        trace = trace.replace(
-            prefix_id=np.arange(len(trace)) % 3, prefix_tokens=np.minimum(trace.prompt_tokens, 32)
-        )
-    moving = (trace, limits, policy, latency)
+    moving = (with_prefixes(trace) if shared else trace, limits, policy, latency)
     options = {"estimates": distributions(trace, seed)}
     leaping = run(moving, leap=True, **options)
     same(leaping, run(moving, leap=False, **options))
