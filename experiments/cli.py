@@ -15,6 +15,7 @@ COMMANDS = {
     "conformance": "experiments.commands.conformance:Conformance",
     "stress": "experiments.commands.stress:Stress",
     "demo": "experiments.commands.demo:Demo",
+    "sweep": "experiments.commands.sweep:Sweep",
     "prompts": "experiments.commands.prompts:Prompts",
     "rollout": "experiments.commands.rollout:Rollout",
     "train": "experiments.commands.train:Train",
