@@ -36,6 +36,9 @@ class Requests:
     """Refuse a trace at its first fault, or leave such rows out and list them."""
     estimates: Annotated[UseAppendAction[tuple[str, ...]], _unset("FILE")] = ()
     """Predicted lengths, from estp predict; repeat for more."""
+    share_prompts: Annotated[str | None, _unset("TOKENIZER")] = None
+    """Let prompts that begin alike share KV blocks (continuous batching), by the tokens of this tokenizer: a
+    tokenizer.json, a folder with one, or a name on the hub."""
     num_prompts: Annotated[int | None, _unset("N")] = None
     """Use only so many requests: the first of recorded arrivals, else a random choice."""
 
@@ -58,6 +61,10 @@ class Requests:
             columns[name] = column
         trace = read_trace(self.trace, self.format, columns or None, on_error=self.on_error)
         _tell_dropped(trace.metadata)
+        if self.share_prompts is not None:
+            from traces.shared_prompts import with_prompt_hashes
+
+            trace = with_prompt_hashes(trace, self.share_prompts)
         return trace
 
     def read_estimates(self) -> dict[str, Estimates]:
