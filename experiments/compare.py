@@ -97,6 +97,12 @@ class Comparison:
         """The policy's results, by seed."""
         return [self.results[policy, seed] for seed in self.setup.seeds]
 
+    def logged(self, policy: str) -> Result:
+        """The policy's first replication run again, with its steps."""
+        seed = self.setup.seeds[0]
+        run = _Runner(self.workloads, {**self.setup.server, "record_steps": True})
+        return run((policy, seed))
+
     def metric_names(self) -> list[str]:
         """The metrics that every run has."""
         return list(next(iter(self.results.values())).metrics)

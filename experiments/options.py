@@ -176,9 +176,15 @@ class Server:
     goodput: Annotated[tuple[str, ...], _unset("NAME:MS ...")] = ()
     """Bounds that a good request meets, such as ttft:500 tpot:50, in milliseconds."""
     estimate_available: Literal["arrival", "prefill"] = "arrival"
-    """When a request's estimate is there."""
+    """When a request's estimate is there: before it is queued, or only after its prefill (continuous)."""
     estimate_cost_s: Annotated[float, arg(metavar="S")] = 0.0
-    """Seconds from an arrival to its estimate, where a policy reads it."""
+    """Seconds that an estimate takes, where a policy reads it."""
+    estimate_cost_per_token_s: Annotated[float, arg(metavar="S")] = 0.0
+    """The same, a prompt token."""
+    horizon_s: Annotated[float | None, _unset("S")] = None
+    """Stop the simulated clock there. Means are then given only with --partial."""
+    partial: bool = False
+    """Give means though the horizon left requests unfinished: they favour the short ones."""
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments for ``sim.simulate``.
@@ -198,6 +204,9 @@ class Server:
             "goodput",
             "estimate_available",
             "estimate_cost_s",
+            "estimate_cost_per_token_s",
+            "horizon_s",
+            "partial",
         )
         kind: Any = StaticBatching if self.batching == "static" else ContinuousBatching
         of_mine = {field.name for field in dataclasses.fields(kind)}
@@ -218,6 +227,9 @@ class Server:
             "goodput": " ".join(self.goodput) or None,
             "estimate_available": self.estimate_available,
             "estimate_cost_s": self.estimate_cost_s,
+            "estimate_cost_per_token_s": self.estimate_cost_per_token_s,
+            "horizon_s": self.horizon_s,
+            "partial": self.partial,
         }
 
 

@@ -28,7 +28,7 @@ SCHEMA_VERSION = 1
 PLOTS = ("jct_cdf", "jct", "padding_throughput", "queue_length", "predictions")
 
 
-def check_folder(out: Path | None) -> None:
+def check_folder(out: Path | None, option: str = "--out") -> None:
     """See, before any work is done, that results can be written there.
 
     Raises:
@@ -38,9 +38,9 @@ def check_folder(out: Path | None) -> None:
         return
     nearest = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
     if not nearest.is_dir():
-        raise InputError(f"--out {out}: {nearest} is a file; name a folder")
+        raise InputError(f"{option} {out}: {nearest} is a file; name a folder")
     if not os.access(nearest, os.W_OK):
-        raise InputError(f"--out {out}: {nearest} may not be written; name another folder")
+        raise InputError(f"{option} {out}: {nearest} may not be written; name another folder")
 
 
 def fingerprints(paths: Sequence[str]) -> list[dict[str, Any]]:
@@ -230,8 +230,31 @@ def _write_vllm(comparison: Comparison, folder: Path, options: dict[str, Any]) -
             "burstiness": arrivals.burstiness,
             "max_concurrency": None,
         }
-        name = "".join(c if c.isalnum() else "-" for c in comparison.setup.policies[policy])
-        _write_json(folder / f"vllm-{policy}-{name}-seed{seed}.json", result.vllm(**facts))
+        name = _file_name(comparison.setup.policies, policy)
+        _write_json(folder / f"vllm-{name}-seed{seed}.json", result.vllm(**facts))
+
+
+def write_timelines(comparison: Comparison, folder: Path) -> list[Path]:
+    """Run each policy's first replication again with its steps logged, and write it for ui.perfetto.dev.
+
+    Raises:
+        InputError: the batching keeps no step log, or the folder cannot be written.
+    """
+    from sim.timeline import write_timeline
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
+    policies = comparison.setup.policies
+    return [
+        write_timeline(comparison.logged(policy), folder / f"timeline-{_file_name(policies, i)}.json.gz")
+        for i, policy in enumerate(policies)
+    ]
+
+
+def _file_name(policies: Sequence[str], number: int) -> str:
+    return f"{number}-" + "".join(c if c.isalnum() else "-" for c in policies[number])
 
 
 def _write_json(path: Path, value: Any) -> None:

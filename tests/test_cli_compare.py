@@ -5,6 +5,7 @@ Every fault that a person can make ends in exit code 2 and one sentence on stand
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -287,3 +288,43 @@ def test_unknown_option_suggests_the_nearest(capsys: pytest.CaptureFixture[str])
         main(["compare", "t.csv", "--polcy", "fcfs"])
     assert caught.value.code == 2
     assert "--policy" in capsys.readouterr().err
+
+
+def test_a_timeline_of_every_policy(tmp_path, capsys):
+    trace = tmp_path / "t.csv"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,8,4\n0,8,2\n1,4,3\n")
+    server = ["--batching", "continuous", "--num-blocks", "64", "--latency", "affine,a=0.1"]
+    policies = ["--policy", "fcfs", "--policy", "srpt,limit=0.5"]
+    assert main(["compare", str(trace), *server, *policies, "--timeline", str(tmp_path / "lines")]) == 0
+    names = ["timeline-0-fcfs.json.gz", "timeline-1-srpt-limit-0-5.json.gz"]
+    assert sorted(path.name for path in (tmp_path / "lines").iterdir()) == names
+    events = json.loads(gzip.decompress((tmp_path / "lines" / names[1]).read_bytes()))["traceEvents"]
+    assert {"queued", "prefill", "decode"} <= {event["name"] for event in events}
+    assert main(["compare", str(trace), "--latency", "affine,a=0.1", "--timeline", str(tmp_path / "no")]) == 2
+    assert "continuous" in capsys.readouterr().err
+
+
+def test_a_horizon_withholds_means_unless_asked(tmp_path, capsys):
+    trace = tmp_path / "t.csv"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,8,4\n0,8,40\n")
+    options = [
+        str(trace),
+        "--policy",
+        "fcfs",
+        "--latency",
+        "affine,a=0.1",
+        "--batch-size",
+        "1",
+        "--horizon-s",
+        "1",
+    ]
+    assert main(["compare", *options, "--out", str(tmp_path / "whole")]) == 0
+    assert main(["compare", *options, "--partial", "--out", str(tmp_path / "part")]) == 0
+    whole, part = (
+        json.loads((tmp_path / name / "summary.json").read_text())["runs"][0]["metrics"]
+        for name in ("whole", "part")
+    )
+    assert (whole["completed"], whole["unfinished"]) == (1, 1)
+    assert whole["mean_jct_s"] is None
+    # One prefill step and three decodes of 0.1 s.
+    assert part["mean_jct_s"] == pytest.approx(0.4)

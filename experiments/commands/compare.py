@@ -39,16 +39,20 @@ class Compare:
     """Folder for summary.json, records.parquet and the plots."""
     result_format: Literal["estp", "vllm"] = "estp"
     """vllm: also write what vllm bench serve --save-result writes, one file a run."""
+    timeline: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
+    """Folder for a timeline of each policy's first replication, for ui.perfetto.dev or chrome://tracing
+    (continuous batching)."""
     workers: Annotated[int, arg(metavar="N")] = 1
     """Processes; the results are the same for any number."""
     rerun: Annotated[Path | None, arg(metavar="SUMMARY", help_behavior_hint="")] = None
-    """Run again what this summary.json says; only --out and --workers may be given with it."""
+    """Run again what this summary.json says; only --out, --timeline and --workers may be given with it."""
 
     def run(self) -> int:
         """Print the table, write the files; exit code 0."""
         from experiments import compare, report_files, table
 
         report_files.check_folder(self.out)
+        report_files.check_folder(self.timeline, "--timeline")
         command = self if self.rerun is None else self._from_summary(self.rerun)
         trace = command.requests.read_trace()
         estimates = command.requests.read_estimates()
@@ -64,6 +68,9 @@ class Compare:
             vllm = command.result_format == "vllm"
             report_files.write(comparison, self.out, command._options(setup), inputs, vllm)
             print(f"\nwrote {self.out}")
+        if self.timeline is not None:
+            for path in report_files.write_timelines(comparison, self.timeline):
+                print(f"wrote {path}")
         return 0
 
     def _setup(self, predictors: tuple[str, ...]) -> Setup:
@@ -101,7 +108,7 @@ class Compare:
         from experiments.report_files import read_summary
         from traces.errors import InputError
 
-        if dataclasses.replace(self, out=None, workers=1, rerun=None) != Compare():
+        if dataclasses.replace(self, out=None, timeline=None, workers=1, rerun=None) != Compare():
             raise InputError("--rerun takes every setting from the summary; leave the others out")
         options = read_summary(path)["options"]
         try:
