@@ -20,6 +20,7 @@ COMMANDS = {
     "rollout": "experiments.commands.rollout:Rollout",
     "train": "experiments.commands.train:Train",
     "predict": "experiments.commands.predict:Predict",
+    "explain": "experiments.commands.explain:Explain",
     "evaluate": "experiments.commands.evaluate:Evaluate",
     "export-priority": "experiments.commands.export_priority:ExportPriority",
 }

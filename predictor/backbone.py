@@ -39,14 +39,22 @@ class Backbone:
     def hidden_size(self) -> int:
         return int(self.model.config.get_text_config().hidden_size)
 
-    def encode(self, prompt: str) -> list[int]:
-        """Token ids of one user turn, with the chat template and the opening of the answer when there is one."""
+    def text_of(self, prompt: str) -> tuple[str, dict[str, Any]]:
+        """What the tokenizer is given for one user turn, and with which options.
+
+        With a chat template that is the turn and the opening of the answer, special tokens spelled out.
+        """
         if getattr(self.tokenizer, "chat_template", None):
             text = self.tokenizer.apply_chat_template(
                 [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
             )
-            return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-        return list(self.tokenizer(prompt)["input_ids"])
+            return text, {"add_special_tokens": False}
+        return prompt, {}
+
+    def encode(self, prompt: str) -> list[int]:
+        """Token ids of one user turn, with the chat template and the opening of the answer when there is one."""
+        text, options = self.text_of(prompt)
+        return list(self.tokenizer(text, **options)["input_ids"])
 
     def stop_ids(self) -> tuple[int, ...]:
         """The token ids that end an answer."""

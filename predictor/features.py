@@ -89,11 +89,21 @@ def pooled_features(
     done: dict[str, Tensor] = {}
     for text, one in zip(prompts, signals, strict=True):
         if text not in done:
-            rng = np.random.default_rng(zlib.crc32(text.encode()))
             done[text] = pool(
-                one.hidden, settings, one.entropy, one.received, trend=trend, window=one.window, rng=rng
+                one.hidden,
+                settings,
+                one.entropy,
+                one.received,
+                trend=trend,
+                window=one.window,
+                rng=prompt_rng(text),
             )
     return torch.stack([done[text] for text in prompts], 1)
+
+
+def prompt_rng(text: str) -> np.random.Generator:
+    """The generator that draws a prompt's permutation, the same wherever the prompt comes up."""
+    return np.random.default_rng(zlib.crc32(text.encode()))
 
 
 def fit_trend(signals: Sequence[PromptSignals], prompts: Sequence[str]) -> PositionTrend:
