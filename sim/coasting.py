@@ -108,6 +108,7 @@ def coast(
     size, room, horizon_s, clock = engine.limits.block_size, engine.room_tokens, run.horizon_s, replica.clock
     taken, start_s, first = stretch.taken, stretch.start_s, stretch.context
     step = begin = engine.step
+    by_chunk: Any = getattr(latency, "chunk_time", None)
     while True:
         count, context = decoding.count, decoding.context
         heard = False
@@ -118,7 +119,10 @@ def coast(
             if not sequence.computed:
                 records.first_scheduled_s[sequence.number] = now_s
             tokens = min(sequence.prompt_tokens - sequence.computed, budget - count)
-            end_s = now_s + latency.step_time(tokens, count, context + count)
+            if by_chunk is None:
+                end_s = now_s + latency.step_time(tokens, count, context + count)
+            else:
+                end_s = now_s + by_chunk(((tokens, sequence.computed),), count, context + count)
             heard = end_s >= hears_s
             step += 1
             taken = 0

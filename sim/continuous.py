@@ -215,6 +215,7 @@ class _Server:
     def __init__(self, limits: Limits, leap: bool, replica: Replica, run: Run):
         self.engine = Engine(limits)
         self.leap, self.replica, self.run = leap, replica, run
+        self.by_chunk = getattr(run.latency, "chunk_time", None)
         self.coasts = leap and not run.record_steps and run.records.gaps is None
         self.repeats = self.coasts and not run.cache_is_read
         self.stretch = Stretch()
@@ -320,10 +321,18 @@ class _Server:
                 return plan.prefill_steps, end_s, end_s >= hears_s
             end_s = now_s
         if plan.prefill_tokens or plan.decode_requests:  # else everybody lost their place: no time passes
-            end_s += float(latency.step_time(plan.prefill_tokens, plan.decode_requests, plan.context_tokens))
+            end_s += self.step_s(plan)
         if self.engine.parking is not None:
             end_s += self.engine.parking.estimate_s(plan.chunks, self.run.estimate_s)
         return 1, end_s, end_s >= hears_s
+
+    def step_s(self, plan: Plan) -> float:
+        """Seconds of a step that is not a plain decode; by its chunks, if the latency model can tell them apart."""
+        by_chunk, decoding, context = self.by_chunk, plan.decode_requests, plan.context_tokens
+        if by_chunk is None:
+            return float(self.run.latency.step_time(plan.prefill_tokens, decoding, context))
+        chunks = [(tokens, sequence.computed) for sequence, tokens in plan.prefill_chunks()]
+        return float(by_chunk(chunks, decoding, context))
 
     def apply(self, plan: Plan, steps: int, end_s: float) -> None:
         """Run the steps, and stamp and count what happened in them."""

@@ -69,6 +69,10 @@ class Plan:
     admitted: list[Sequence] = field(default_factory=list)
     full: bool = False
 
+    def prefill_chunks(self) -> list[tuple[Sequence, int]]:
+        """Those of ``chunks`` that count as prefill."""
+        return [(sequence, tokens) for sequence, tokens in self.chunks if not _feeds_last(sequence, tokens)]
+
 
 class Engine:
     """The scheduler of one replica.
@@ -430,7 +434,7 @@ class Engine:
         """Note a chunk; one that only feeds the last generated token is a decode."""
         plan = self._plan
         plan.chunks.append((sequence, tokens))
-        if tokens == 1 and sequence.generated and sequence.computed >= sequence.prompt_tokens:
+        if _feeds_last(sequence, tokens):
             plan.decode_requests += 1
             plan.context_tokens += sequence.computed + 1
         else:
@@ -550,3 +554,8 @@ class Engine:
             elif sequence.holding.chain:
                 self.sharing -= 1
             self.pool.forget(sequence.holding, full, unnamed, finished)
+
+
+def _feeds_last(sequence: Sequence, tokens: int) -> bool:
+    """Whether a chunk only feeds the last generated token, which makes it a decode."""
+    return tokens == 1 and sequence.generated > 0 and sequence.computed >= sequence.prompt_tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 
@@ -31,6 +32,19 @@ class Latency(Protocol):
 
     def steps_until(self, seconds: float, decode_requests: int, context_tokens: int) -> int:
         """The least ``k >= 1`` with ``advance(k, decode_requests, context_tokens) >= seconds``."""
+        ...
+
+
+class ChunkLatency(Latency, Protocol):
+    """A model that prices each chunk of prefill by what lies before it; continuous batching asks it."""
+
+    def chunk_time(
+        self, chunks: Sequence[tuple[int, int]], decode_requests: int, context_tokens: int
+    ) -> float:
+        """Seconds of one step; ``chunks`` are (prefill tokens, tokens of the same request cached before them).
+
+        The rest is as in `Latency.step_time`, whose ``prefill_tokens`` are the sum over the chunks.
+        """
         ...
 
 
