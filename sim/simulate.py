@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sim import routers
 from sim.continuous import ContinuousBatching
 from sim.forming import FORMS
-from sim.latency import LATENCIES, Latency
+from sim.latency import LATENCIES, Latency, load_latency
 from sim.metrics import measure, parse_goodput, vllm_result
 from sim.plugins import load, spec_of
 from sim.policies import ALIASES, POLICIES, Order, Policy, reads_truth
@@ -109,7 +109,7 @@ def simulate(
         InputError: something in the above is wrong; the message says what and what to do.
     """
     batching = StaticBatching() if batching is None else batching
-    priced: Any = load(latency, "latency model", LATENCIES) if isinstance(latency, str) else latency
+    priced: Any = load_latency(latency) if isinstance(latency, str) else latency
     ranks, policy_spec = _resolve(policy, "policy", POLICIES, ALIASES)
     routes, router_spec = _resolve(router, "router", routers.ROUTERS)
     settings: dict[str, Any] = {

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from sim.plugins import unknown
 from traces.errors import InputError
+
+Preset = TypeVar("Preset")
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,9 @@ MODELS: dict[str, Model] = {
     "llama-3.2-1b": Model(16, 2048, 32, 8, 64, 8192, 128256, tied=True),
     "llama-3.2-3b": Model(28, 3072, 24, 8, 128, 8192, 128256, tied=True),
     "llama-3.1-8b": Model(32, 4096, 32, 8, 128, 14336, 128256, tied=False),
+    # huggingface.co/Qwen/Qwen3-8B, -32B: config.json
+    "qwen3-8b": Model(36, 4096, 32, 8, 128, 12288, 151936, tied=False),
+    "qwen3-32b": Model(64, 5120, 64, 8, 128, 25600, 151936, tied=False),
     # huggingface.co/HuggingFaceTB/SmolLM2-135M: config.json
     "smollm2-135m": Model(30, 576, 9, 3, 64, 1536, 49152, tied=True),
 }
@@ -105,6 +110,12 @@ DEVICES: dict[str, Device] = {
     # fp32 accumulate), 1,008 GB/s; PCIe Gen4 x16.
     "rtx-4090": Device(165.2e12, 330.3e12, 1.008e12, 24, 32e9),
 }
+
+
+def preset_called(name: str, presets: Mapping[str, Preset]) -> Preset | None:
+    """The preset of that name, whatever its case and hyphens (``RTX4090`` is ``rtx-4090``); None: there is none."""
+    plain = {"".join(filter(str.isalnum, known)): preset for known, preset in presets.items()}
+    return plain.get("".join(filter(str.isalnum, name.lower())))
 
 
 def find_model(model: str | Model | Mapping[str, Any]) -> Model:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from sim.latency.interpolation import interpolate, sum_steps
 from sim.latency.protocol import search_steps
 from traces.errors import InputError
 
@@ -86,35 +86,14 @@ class Table:
 
     def step_time(self, prefill_tokens: Any, decode_requests: Any, context_tokens: Any) -> Any:
         """Seconds of one step (`Latency.step_time`)."""
-        given = (prefill_tokens, decode_requests, context_tokens)
-        places = [_place(axis, np.asarray(at)) for axis, at in zip(self._axes, given, strict=True)]
-        total: Any = 0.0
-        for corner in itertools.product((0, 1), repeat=len(AXES)):
-            index: list[Any] = []
-            share: Any = 1.0
-            for (low, weight), axis, upper in zip(places, self._axes, corner, strict=True):
-                index.append(np.minimum(low + upper, len(axis) - 1))
-                share = share * (weight if upper else 1 - weight)
-            total = total + self._seconds[tuple(index)] * share
+        total = interpolate(self._axes, self._seconds, (prefill_tokens, decode_requests, context_tokens))
         return total if total.ndim else float(total)
 
     def advance(self, k: Any, decode_requests: Any, context_tokens: Any) -> Any:
         """Seconds of ``k`` decode steps (`Latency.advance`): each straight piece in closed form."""
-        k, requests, context = (
-            np.asarray(values)[..., None] for values in (k, decode_requests, context_tokens)
-        )
         knots = self._axes[2]
-        at_knots = np.asarray(self.step_time(0, requests, knots))
-        slope = np.diff(at_knots) / np.diff(knots)
-        # Constant below the first knot; the last piece has no end.
-        starts, ends = np.append(-np.inf, knots[:-1]), np.append(knots[:-1], np.inf)
-        slope = np.concatenate([np.zeros((*at_knots.shape[:-1], 1)), slope], axis=-1)
-        level = np.concatenate([at_knots[..., :1], at_knots[..., :-1] - slope[..., 1:] * knots[:-1]], axis=-1)
-        first = np.clip(np.ceil((starts - context) / requests), 0, k)
-        last = np.clip(np.ceil((ends - context) / requests), 0, k)
-        steps = last - first
-        pieces = steps * (level + slope * (context + 0.5 * requests * (first + last - 1)))
-        total = pieces.sum(axis=-1)
+        at_knots = np.asarray(self.step_time(0, np.asarray(decode_requests)[..., None], knots))
+        total = sum_steps(k, context_tokens, decode_requests, knots, at_knots)
         return total if total.ndim else float(total)
 
     def steps_until(self, seconds: float, decode_requests: int, context_tokens: int) -> int:
@@ -131,11 +110,3 @@ class Table:
         for axis in range(seconds.ndim):
             seconds = np.maximum.accumulate(seconds, axis=axis)
         return seconds
-
-
-def _place(axis: NDArray[np.float64], at: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The point of the axis below ``at``, and how far it is from there to the next one (above 1: beyond)."""
-    if len(axis) == 1:
-        return np.zeros(at.shape, np.int64), np.zeros(at.shape)
-    low = np.clip(np.searchsorted(axis, at, side="right") - 1, 0, len(axis) - 2)
-    return low, np.maximum((at - axis[low]) / (axis[low + 1] - axis[low]), 0.0)

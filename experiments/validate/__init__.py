@@ -1,0 +1,1 @@
+"""Simulated against real: replay one trace in both, and show the error."""
