@@ -70,15 +70,17 @@ def fit_affine(points: Points) -> Affine:
     Exact: every subset of the four coefficients is fitted freely, and the best admissible one is taken.
 
     Raises:
-        InputError: no such model exists, as when all points are prefill.
+        InputError: no decode step was measured.
     """
+    if not points.decode_requests.any():
+        raise InputError("affine latency: no decode step was measured, so its time cannot be fitted")
     ones = np.ones(len(points))
     columns = np.column_stack([ones, points.prefill_tokens, points.decode_requests, points.context_tokens])
     columns = columns / points.seconds[:, None]
     best: tuple[float, Floats] | None = None
     for size in range(1, 5):
         for subset in itertools.combinations(range(4), size):
-            if len(points) < size or not {0, 2, 3} & set(subset):
+            if len(points) < size or subset == (1,):
                 continue
             chosen = columns[:, subset]
             scale = np.abs(chosen).max(axis=0)
@@ -90,8 +92,7 @@ def fit_affine(points: Points) -> Affine:
                 coefficients = np.zeros(4)
                 coefficients[list(subset)] = found
                 best = cost, coefficients
-    if best is None or not best[1][[0, 2, 3]].any():
-        raise InputError("affine latency: the measured steps fit no model in which a decode step takes time")
+    assert best is not None, "a constant alone fits any points"
     return Affine(*(float(value) for value in best[1]))
 
 
