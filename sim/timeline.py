@@ -48,7 +48,8 @@ def events(result: Result) -> Iterator[JsonEvent]:
     """
     if result.steps is None:
         raise InputError("this run kept no step log: run it with record_steps=True for a timeline")
-    if any(not isinstance(step, StepLog) for steps in result.steps for step in steps):
+    other = result.settings["batching"]["name"] != "continuous"
+    if other or any(not isinstance(step, StepLog) for steps in result.steps for step in steps):
         raise InputError(
             "a timeline needs continuous batching: other batchings keep no step log of that kind"
         )

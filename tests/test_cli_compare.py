@@ -293,7 +293,8 @@ def test_unknown_option_suggests_the_nearest(capsys: pytest.CaptureFixture[str])
 def test_a_timeline_of_every_policy(tmp_path, capsys):
     trace = tmp_path / "t.csv"
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,8,4\n0,8,2\n1,4,3\n")
-    server = ["--batching", "continuous", "--num-blocks", "64", "--latency", "affine,a=0.1"]
+    limits = ["--num-blocks", "64", "--max-num-seqs", "1"]
+    server = ["--batching", "continuous", *limits, "--latency", "affine,a=0.1"]
     policies = ["--policy", "fcfs", "--policy", "srpt,limit=0.5"]
     assert main(["compare", str(trace), *server, *policies, "--timeline", str(tmp_path / "lines")]) == 0
     names = ["timeline-0-fcfs.json.gz", "timeline-1-srpt-limit-0-5.json.gz"]
