@@ -22,6 +22,7 @@ COMMANDS = {
     "predict": "experiments.commands.predict:Predict",
     "explain": "experiments.commands.explain:Explain",
     "evaluate": "experiments.commands.evaluate:Evaluate",
+    "remaining": "experiments.commands.remaining:Remaining",
     "export-priority": "experiments.commands.export_priority:ExportPriority",
 }
 

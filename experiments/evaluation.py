@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -72,16 +72,27 @@ def render(result: Evaluation) -> str:
 
 
 def render_protocol(title: str, results: Mapping[str, Evaluation]) -> str:
-    """One table of a protocol's evaluations: a row a method and part, over all of its test rows."""
-    rows = [
-        {**row, "method": f"{row['method']} @ {name}"}
+    """One table of a protocol's evaluations: a row a method and part, over all test rows of the part."""
+    tables = {
+        name: {row["method"]: row for row in result.table() if row["scenario"] == "all"}
         for name, result in results.items()
-        for row in result.table()
-        if row["scenario"] == "all"
+    }
+    rows = [
+        {**tables[name][method], "method": f"{method}, {name}"}
+        for method in next(iter(tables.values()))
+        for name in tables
     ]
-    rows.sort(key=lambda row: [*dict.fromkeys(r["method"].split(" @ ")[0] for r in rows)].index(
-        row["method"].split(" @ ")[0]))  # fmt: skip
     return "\n".join([title, *_table(rows, "method", mark=False)])
+
+
+def render_cost(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The measured cost; a figure of this machine at this moment."""
+    lines = [
+        "measured here, medians over prompts, one at a time",
+        f"  {'':26}{'ms a prompt':>14}{'MB a prompt':>14}",
+    ]
+    lines += [f"  {row['what']:26}{row['ms']:>14.3f}{row['mb']:>14.3f}" for row in rows]
+    return "\n".join(lines)
 
 
 def as_json(
@@ -133,14 +144,14 @@ def _plain(values: Any) -> list[Any]:
 
 
 def _table(rows: list[dict[str, Any]], label: str, mark: bool = True) -> list[str]:
-    lines = [f"  {'':26}" + "".join(f"{name:>13}" for name in MEASURES.values())]
+    lines = [f"  {'':30}" + "".join(f"{name:>13}" for name in MEASURES.values())]
     best = {}
     for name, better in BETTER.items():
         known = [r[name] for r in rows if not math.isnan(r[name])]
         best[name] = better(known) if mark and known else None
     for r in rows:
         cells = (_number(r[k]) + ("*" if r[k] == best.get(k) else " ") for k in MEASURES)
-        lines.append(f"  {r[label]:26}" + "".join(f"{cell:>13}" for cell in cells))
+        lines.append(f"  {r[label]:30}" + "".join(f"{cell:>13}" for cell in cells))
     return lines
 
 

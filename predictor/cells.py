@@ -14,9 +14,8 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from predictor.methods import Forecast, Method
+from predictor.methods import Data, Forecast, Method
 from predictor.train import Split
-from traces import Trace
 from traces.files import atomic_path
 
 
@@ -60,12 +59,11 @@ class Cells:
         return self.folder / f"{method.name}-{seed}-{digest.hexdigest()[:16]}.safetensors"
 
 
-def fingerprint_of(trace: Trace, backbone: str) -> str:
+def fingerprint_of(data: Data, backbone: str) -> str:
     """A hash of the rows that an evaluation reads and of the backbone whose states it uses."""
     digest = hashlib.sha256(backbone.encode())
-    for name in ("prompt", "scenario", "response"):
-        column = getattr(trace, name)
-        digest.update(json.dumps(None if column is None else column.tolist()).encode())
-    for numbers in (trace.prompt_tokens, trace.output_tokens):
+    for texts in (data.prompts, data.prompt_ids.tolist(), data.scenarios.tolist()):
+        digest.update(json.dumps(texts).encode())
+    for numbers in (data.trace.prompt_tokens, data.lengths):
         digest.update(np.ascontiguousarray(numbers).tobytes())
     return digest.hexdigest()

@@ -137,6 +137,16 @@ def random_splits(data: Data, seeds: Sequence[int]) -> dict[int, Split]:
     return {seed: split_by_prompt(data.prompt_ids, data.scenarios, seed) for seed in seeds}
 
 
+def only(result: Evaluation, scenario: str) -> Evaluation:
+    """The same forecasts, of the test rows of one scenario: what `splits_without` is to be compared with."""
+    keep = {seed: result.data.scenarios[split.test] == scenario for seed, split in result.splits.items()}
+    return Evaluation(
+        result.data,
+        {seed: replace(split, test=split.test[keep[seed]]) for seed, split in result.splits.items()},
+        [replace(o, forecast=o.forecast.take(keep[o.seed])) for o in result.outcomes],
+    )
+
+
 def splits_without(data: Data, scenario: str, splits: Mapping[int, Split]) -> dict[int, Split]:
     """The same splits with `scenario` taken out of training and validation, and alone in the test part.
 

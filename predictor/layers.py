@@ -7,7 +7,7 @@ with the number of layers; the output head is not run. Kept in half precision, l
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,7 +112,7 @@ def prompt_layers(
 
 
 @contextmanager
-def layer_inputs(decoder: Any, take: Any) -> Iterator[None]:
+def layer_inputs(decoder: Any, take: Callable[[int, Tensor], None]) -> Iterator[None]:
     """During a forward pass call `take(k, states)` with the (B, N, d) input of each layer k."""
 
     def hook(k: int) -> Any:

@@ -23,6 +23,23 @@ def prompt_ids(trace: Trace) -> NDArray[np.object_]:
     return np.asarray(trace.extra.get("prompt_id", prompts_of(trace)), dtype=object)
 
 
+def with_scenario(trace: Trace, column: str | None = None) -> Trace:
+    """The trace with its scenarios taken from another column.
+
+    Without a name: its own scenarios, else ForeLen's `split` or AlpacaEval's `dataset`, else none. Raises
+    InputError when there is no such column.
+    """
+    if column is None:
+        found = [name for name in ("split", "dataset") if name in trace.extra]
+        if trace.scenario is not None or not found:
+            return trace
+        column = found[0]
+    columns = trace.columns()
+    if column not in columns:
+        raise InputError(f"the trace has no column {column!r} for the scenario; it has {', '.join(columns)}")
+    return trace.replace(scenario=[str(value) for value in columns[column].tolist()])
+
+
 def scenarios_of(trace: Trace) -> NDArray[np.object_]:
     """(n,) the scenario of each row; all `-` where the trace has none."""
     if trace.scenario is None:

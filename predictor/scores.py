@@ -44,7 +44,7 @@ def scores(forecast: "Forecast", truth: NDArray[np.integer], bins: Bins) -> dict
     }
 
 
-def kendall_tau(score: Floats, truth: NDArray[np.integer]) -> float:
+def kendall_tau(score: Floats, truth: NDArray[np.number]) -> float:
     """Kendall's tau-b of (n,) scores with (n,) truths: (concordant - discordant) / sqrt((P - T1)(P - T2)),
 
     P all pairs, T1 and T2 those tied in one of the two. nan when one of them has no two different values.

@@ -175,7 +175,7 @@ class Counting:
 
 
 def test_finished_cells_are_read_back_and_not_fitted_again(made: Data, tmp_path: Path) -> None:
-    cells = Cells(tmp_path / "cells", fingerprint_of(made.trace, "made up"))
+    cells = Cells(tmp_path / "cells", fingerprint_of(made, "made up"))
     methods = [Counting(Pooled("mean", GRIDS["mean"], TrainSettings(epochs=2)))]
     splits = random_splits(made, (0, 1))
     whole = as_json(evaluate(made, methods, splits, cells=cells, progress=False), "m", {})
@@ -184,5 +184,5 @@ def test_finished_cells_are_read_back_and_not_fitted_again(made: Data, tmp_path:
     again = as_json(evaluate(made, methods, splits, cells=cells, progress=False), "m", {})
     assert Counting.fits == 3
     assert whole == again
-    other = Cells(cells.folder, fingerprint_of(made.trace, "another model"))
+    other = Cells(cells.folder, fingerprint_of(made, "another model"))
     assert other.read(methods[0], splits[0], 0) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
@@ -30,7 +30,9 @@ class Evaluate:
     trace: Annotated[Positional[str], arg(metavar="TRACE")] = "embedded"
     """Trace with prompts and real output lengths; embedded: the one included."""
     methods: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="")] = ()
-    """Only these methods; a wrong name lists all."""
+    """Only these methods; a wrong name lists all. ssjf-reg, ssjf-mc and ltr run if named, or with --encoder."""
+    encoder: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
+    """Folder or hub name of what ssjf-reg, ssjf-mc and ltr fine-tune (default: google-bert/bert-base-uncased)."""
     model: str = EMBEDDED_MODEL
     """Folder or hub name of the LLM whose activations are read."""
     device: str = "auto"
@@ -41,16 +43,26 @@ class Evaluate:
     epochs: int = 30
     leave_one_scenario_out: bool = False
     """Also train without each scenario in turn, and test on it alone."""
+    encoder_learning_rate: float = 2e-5
+    """Of the encoder's fine-tuning; an encoder that is not pretrained needs more, such as 5e-4."""
     learning_curve: Annotated[tuple[float, ...], arg(metavar="SHARE ...", help_behavior_hint="")] = ()
     """Also train on these shares of the training prompts, such as 0.1 0.25 0.5."""
+    scenario: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
+    """Column that tells the scenario; if not given: scenario, ForeLen's split or AlpacaEval's dataset."""
+    tokenizer: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
+    """Counts the tokens of texts that come without lengths: a tokenizer.json, a folder with one, or a hub name."""
+    on_error: Literal["fail", "skip"] = "fail"
+    """Refuse a trace at its first fault, or leave such rows out and say how many."""
+    cost: Annotated[int, arg(metavar="N")] = 0
+    """Also measure milliseconds and megabytes a prompt on so many prompts."""
     out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Also write all figures, chosen settings and validation losses as JSON."""
 
     def run(self) -> int:
         """Print the tables; exit code 0."""
-        from experiments.evaluation import as_json, render, render_protocol
+        from experiments.evaluation import as_json, render, render_cost, render_protocol
         from predictor.cells import Cells, fingerprint_of
-        from predictor.embedded import read_rollout
+        from predictor.cost import measure_cost
         from predictor.evaluate import evaluate, random_splits
         from traces.errors import InputError
         from traces.files import atomic_path
@@ -58,70 +70,88 @@ class Evaluate:
         if self.seeds < 1:
             raise InputError(f"--seeds is {self.seeds}; at least 1 is needed")
         methods = self._methods()
-        trace = read_rollout(self.trace)
-        data, backbone = self._read(trace, methods)
+        data, backbone, name = self._read(self._trace(), methods)
         cells = None
         if self.out is not None:
-            cells = Cells(self.out.with_name(self.out.name + ".cells"), fingerprint_of(trace, backbone))
+            cells = Cells(self.out.with_name(self.out.name + ".cells"), fingerprint_of(data, name))
         splits = random_splits(data, range(self.seeds))
         result = evaluate(data, methods, splits, cells=cells)
         print(render(result))
         protocols = self._protocols(result, methods, cells)
-        for name, parts in protocols.items():
-            print("\n" + render_protocol(name.replace("_", " "), parts))
+        for protocol, parts in protocols.items():
+            print("\n" + render_protocol(protocol.replace("_", " "), parts))
+        cost = measure_cost(backbone, data, methods, splits[0], self.cost) if self.cost > 0 else None
+        if cost is not None:
+            print("\n" + render_cost(cost))
         if self.out is not None:
             with atomic_path(self.out) as temporary:
-                temporary.write_text(as_json(result, self.model, protocols))
+                temporary.write_text(as_json(result, self.model, protocols, cost))
             print(f"\nwrote {self.out}")
         return 0
 
+    def _trace(self) -> Trace:
+        import sys
+
+        from predictor.embedded import ROLLOUT
+        from predictor.rows import with_scenario
+        from traces import read_trace
+
+        source = ROLLOUT if self.trace == "embedded" else self.trace
+        trace = read_trace(source, on_error=self.on_error, tokenizer=self.tokenizer)
+        dropped = trace.metadata.get("dropped")
+        if dropped:
+            print(f"left out rows of {self.trace}: {dropped}", file=sys.stderr)
+        return with_scenario(trace, self.scenario)
+
     def _methods(self) -> list[Method]:
-        from predictor.catalogue import catalogue
+        from predictor.baselines.encoder import BERT, FineTuning
+        from predictor.catalogue import NEED_ENCODER, catalogue
         from predictor.train import TrainSettings
         from traces.errors import InputError
 
-        known = catalogue(TrainSettings(epochs=self.epochs))
+        tuning = FineTuning(self.encoder or BERT, self.encoder_learning_rate)
+        known = catalogue(TrainSettings(epochs=self.epochs), tuning)
         unknown = [name for name in self.methods if name not in known]
         if unknown:
             raise InputError(f"there is no method {unknown[0]!r}; the methods are {', '.join(known)}")
-        return [known[name] for name in dict.fromkeys(self.methods or known)]
+        default = [name for name in known if self.encoder or name not in NEED_ENCODER]
+        return [known[name] for name in dict.fromkeys(self.methods or default)]
 
-    def _read(self, trace: Trace, methods: list[Method]) -> tuple[Data, str]:
-        """What the methods read of the LLM, which is loaded only if one of them does; and its fingerprint."""
+    def _read(self, trace: Trace, methods: list[Method]) -> tuple[Data, Any, str]:
+        """What the methods read of the LLM, which is loaded only if one of them does; it; and its fingerprint."""
         from predictor.backbone import load_backbone
         from predictor.features import fingerprint, read_signals
         from predictor.layers import read_layers
         from predictor.methods import Data
 
+        texts = Data(trace).prompts
         reads = frozenset().union(*(method.reads for method in methods))
         if not reads:
-            return Data(trace), ""
+            return Data(trace), None, ""
         backbone = load_backbone(self.model, self.device, self.dtype)
-        texts = Data(trace).prompts
         data = Data(
             trace,
             read_signals(backbone, texts) if "signals" in reads else (),
             read_layers(backbone, texts) if "layers" in reads else None,
         )
-        return data, f"{fingerprint(backbone)} {backbone.model.dtype}"
+        return data, backbone, f"{fingerprint(backbone)} {backbone.model.dtype}"
 
     def _protocols(
         self, result: Evaluation, methods: list[Method], cells: Cells | None
     ) -> dict[str, dict[str, Evaluation]]:
         """The evaluations of each further protocol that was asked for, by part, the plain one beside them."""
-        from predictor.evaluate import evaluate, smaller_splits, splits_without
+        from predictor.evaluate import evaluate, only, smaller_splits, splits_without
 
         found: dict[str, dict[str, Evaluation]] = {}
         data, splits = result.data, result.splits
         if self.leave_one_scenario_out:
-            found["leave_one_scenario_out"] = {
-                f"without {scenario}": evaluate(
-                    data, methods, splits_without(data, scenario, splits), cells=cells
-                )
-                for scenario in sorted(set(data.scenarios))
-            }
+            parts = found["leave_one_scenario_out"] = {}
+            for scenario in sorted(set(data.scenarios)):
+                without = splits_without(data, scenario, splits)
+                parts[f"{scenario}, trained on all"] = only(result, scenario)
+                parts[f"{scenario}, left out"] = evaluate(data, methods, without, cells=cells)
         if self.learning_curve:
             shares = {f"{share:.0%}": smaller_splits(data, share, splits) for share in self.learning_curve}
-            parts = {name: evaluate(data, methods, smaller, cells=cells) for name, smaller in shares.items()}
-            found["learning_curve"] = {**parts, "100%": result}
+            curve = {name: evaluate(data, methods, smaller, cells=cells) for name, smaller in shares.items()}
+            found["learning_curve"] = {**curve, "100%": result}
         return found
