@@ -314,9 +314,8 @@ class _Server:
         self.stretch.taken = 0
         end_s = now_s
         if plan.prefill_steps > 1 and self.repeats:
-            tokens, requests, context = plan.prefill_tokens, plan.decode_requests, plan.context_tokens
             for ahead in range(plan.prefill_steps):
-                end_s += latency.step_time(tokens, requests, context + ahead * requests)
+                end_s += self.step_s(plan, ahead)
             if end_s < self.run.horizon_s:
                 return plan.prefill_steps, end_s, end_s >= hears_s
             end_s = now_s
@@ -326,12 +325,16 @@ class _Server:
             end_s += self.engine.parking.estimate_s(plan.chunks, self.run.estimate_s)
         return 1, end_s, end_s >= hears_s
 
-    def step_s(self, plan: Plan) -> float:
-        """Seconds of a step that is not a plain decode; by its chunks, if the latency model can tell them apart."""
-        by_chunk, decoding, context = self.by_chunk, plan.decode_requests, plan.context_tokens
+    def step_s(self, plan: Plan, ahead: int = 0) -> float:
+        """Seconds of a step that is not a plain decode; by its chunks, if the latency model can tell them apart.
+
+        ``ahead``: of the step that many steps later, if the same requests go on with as many tokens each.
+        """
+        by_chunk, decoding = self.by_chunk, plan.decode_requests
+        context = plan.context_tokens + ahead * decoding
         if by_chunk is None:
             return float(self.run.latency.step_time(plan.prefill_tokens, decoding, context))
-        chunks = [(tokens, sequence.computed) for sequence, tokens in plan.prefill_chunks()]
+        chunks = [(tokens, sequence.computed + ahead * tokens) for sequence, tokens in plan.prefill_chunks()]
         return float(by_chunk(chunks, decoding, context))
 
     def apply(self, plan: Plan, steps: int, end_s: float) -> None:
@@ -346,12 +349,15 @@ class _Server:
             else:
                 records.first_scheduled_s[sequence.number] = now_s
                 records.prefix_hit_tokens[sequence.number] = sequence.hit_tokens
-        for sequence in (*plan.displaced, *plan.preempted):
-            records.preemptions[sequence.number] = sequence.preemptions
-            records.recomputed_tokens[sequence.number] = sequence.lost_tokens
+        if plan.preempted or plan.displaced:
+            for sequence in (*plan.displaced, *plan.preempted):
+                records.preemptions[sequence.number] = sequence.preemptions
+                records.recomputed_tokens[sequence.number] = sequence.lost_tokens
         if records.gaps is not None:
             self.note_gaps(plan, steps, end_s, records.gaps)
-        decoders = [sequence.number for sequence in engine.decoders()] if self.run.record_steps else []
+        decoders: list[int] = []
+        if self.run.record_steps:
+            decoders = [sequence.number for sequence in engine.decoders()]
         first_token, finished = engine.apply(steps)
         for sequence in first_token:
             records.first_token_s[sequence.number] = end_s

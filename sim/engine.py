@@ -181,8 +181,8 @@ class Engine:
             plan.full = self.parking is None and (
                 len(self.running) >= self.limits.max_num_seqs or bool(self.queue)
             )
-        elif len(plan.chunks) == 1 and plan.prefill_tokens > 1 and not plan.preempted:
-            plan.prefill_steps = self._equal_prefill_steps(*plan.chunks[0])
+        elif plan.prefill_tokens + decoding.count >= self.limits.max_num_batched_tokens:
+            plan.prefill_steps = self._equal_prefill_steps()
         return plan
 
     def apply(self, steps: int = 1) -> tuple[list[Sequence], list[Sequence]]:
@@ -196,8 +196,10 @@ class Engine:
             pool.allocate(decoding.growth(self.step + 1, steps - 1))
             if self._plan.chunks:
                 sequence, tokens = self._plan.chunks[0]
-                self._hand_out(sequence, steps * tokens)
-                self._plan.chunks[0] = sequence, steps * tokens
+                tokens *= steps
+                blocks = -(-(sequence.computed + tokens) // self.limits.block_size) - sequence.blocks
+                self._hand_out(sequence, tokens, blocks)
+                self._plan.chunks[0] = sequence, tokens
         self.note_peak(pool.usable - pool.free)
         decoding.context += steps * decoding.count
         self.step = step = self.step + steps
@@ -398,13 +400,14 @@ class Engine:
                 self._price(sequence, tokens)
         return budget
 
-    def _equal_prefill_steps(self, sequence: Sequence, tokens: int) -> int:
-        """Steps in a row in which this chunk takes all that is left of the budget, and does not end the prefill."""
-        limits, decoding = self.limits, self.decoding
-        if len(self.prefilling) > 1 or tokens + decoding.count < limits.max_num_batched_tokens:
+    def _equal_prefill_steps(self) -> int:
+        """Steps in a row in which one chunk takes all that is left of the budget, and does not end the prefill."""
+        limits, decoding, plan = self.limits, self.decoding, self._plan
+        if len(plan.chunks) > 1 or len(self.prefilling) > 1 or plan.preempted:
             return 1
         if limits.long_prefill_token_threshold:  # a newcomer may bring it into force
             return 1
+        sequence, tokens = plan.chunks[0]
         need = sequence.prompt_tokens + sequence.generated - sequence.computed
         steps = (need - 1) // tokens
         if decoding.count:
@@ -415,13 +418,12 @@ class Engine:
         return steps if blocks + decoding.growth(self.step + 1, steps - 1) <= self.pool.free else 1
 
     def _grant(self, sequence: Sequence, tokens: int, blocks: int) -> None:
-        """Hand out the slots of a prefill chunk; full blocks are cached at once under shared names."""
+        """Hand out the slots of a chunk."""
         self._hand_out(sequence, tokens, blocks)
         self._price(sequence, tokens)
 
-    def _hand_out(self, sequence: Sequence, tokens: int, blocks: int | None = None) -> None:
-        if blocks is None:
-            blocks = -(-(sequence.computed + tokens) // self.limits.block_size) - sequence.blocks
+    def _hand_out(self, sequence: Sequence, tokens: int, blocks: int) -> None:
+        """Give blocks to a sequence in its prefill; full ones are cached at once under shared names."""
         if blocks:
             self.pool.allocate(blocks)
             sequence.blocks += blocks
@@ -517,7 +519,9 @@ class Engine:
             if sequence.holding is not None and sequence.holding.chain:
                 self.sharing += 1
             sequence.waited, sequence.since = self.step - sequence.since, self.step
-            self.start(sequence)
+            self._admissions += 1
+            sequence.order = self._admissions
+            running[sequence.number] = sequence
             self.prefilling.append(sequence)
             self._plan.admitted.append(sequence)
             self._grant(sequence, need, -(-(sequence.computed + need) // size) - hits)

@@ -38,11 +38,12 @@ def with_prompt_hashes(trace: Trace, tokenizer: str, block_tokens: int = BLOCK_T
     numbers: dict[tuple[int, tuple[int, ...]], int] = {}
     rows = []
     for tokens, length in zip(encoded, trace.prompt_tokens.tolist(), strict=True):
-        ids, parent, row = tokens.ids, -1, []
+        ids, parent = tokens.ids, -1
+        named: list[int] = []
         for start in range(0, min(len(ids), length) // block_tokens * block_tokens, block_tokens):
             block = tuple(ids[start : start + block_tokens])
             parent = numbers.setdefault((parent, block), len(numbers))
-            row.append(parent)
-        rows.append(np.array(row, np.int64))
+            named.append(parent)
+        rows.append(np.array(named, np.int64))
     metadata = trace.metadata | {"hash_block_tokens": block_tokens, "hashed_by": tokenizer}
     return dataclasses.replace(trace, hash_ids=object_array(rows), metadata=metadata)
