@@ -3,87 +3,21 @@
 While no block is shared or could be asked for, and at most one request waits for its prefill or is in
 it, and the batch and the memory hold it whole, the rule has one outcome: all who decode get a token, and
 the newcomer what is left of the budget. `coast` takes such steps on the sums of `sim.decoding`, and
-stops before the first that is not like that; `sim.engine` decides it. The records are the same with and
+stops before the first that is not like that; `Engine.plan` decides it. The records are the same with and
 without: ``leap=False`` never coasts, and the property tests compare the two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from simpy.events import Event
 
+from sim.decoding import Sequence
 from sim.engine import Engine
-from sim.latency import Latency
 from sim.replica import Replica, Run
-
-BEFORE = 1 - 1e-9
-"""A time is surely before another one if it is before this share of it; nearer, steps are counted."""
-
-
-@dataclass(eq=False, slots=True)
-class Stretch:
-    """Consecutive decode steps of one batch.
-
-    The end of each is told from the start of the first, so it is the same number to the last bit
-    however the steps are grouped into leaps.
-
-    Attributes:
-        taken: steps so far; 0: the next one begins a stretch.
-        start_s: when it began. context: context tokens of its first step.
-    """
-
-    taken: int = 0
-    start_s: float = 0.0
-    context: int = 0
-
-    def time_s(self, latency: Latency, requests: int, context: int, ahead: Any, now_s: float) -> Any:
-        """When the step that many steps ahead begins, if `extend` takes as many from ``now_s`` on."""
-        if not self.taken:
-            return now_s + np.asarray(latency.advance(ahead, requests, context))
-        return self.start_s + np.asarray(latency.advance(self.taken + ahead, requests, self.context))
-
-    def extend(
-        self,
-        latency: Latency,
-        requests: int,
-        context: int,
-        steps: int,
-        now_s: float,
-        hears_s: float,
-        full: bool,
-        apart: bool = False,
-    ) -> tuple[int, float, bool]:
-        """Take ``steps`` steps, or fewer if an arrival is heard of and the batch is not ``full``.
-
-        ``apart``: the step in which the arrival falls is taken by itself, so that whoever looks at the
-        server then sees all steps before it done.
-
-        Returns: how many, when the last ends, and whether an arrival may be heard of then.
-        """
-        before = self.taken
-        if not before:
-            self.start_s, self.context = now_s, context
-        taken = before + steps
-        end_s = self.start_s + float(latency.advance(taken, requests, self.context))
-        heard = False
-        if end_s >= hears_s * BEFORE:
-            hears = latency.steps_until(hears_s - self.start_s, requests, self.context)
-            if apart and before + 1 < hears <= taken:
-                taken = hears - 1
-                end_s = self.start_s + float(latency.advance(taken, requests, self.context))
-            elif hears <= taken:
-                heard = True
-                if not full and hears < taken:
-                    taken = max(hears, before + 1)
-                    end_s = self.start_s + float(latency.advance(taken, requests, self.context))
-                # A step that reaches the arrival may end a rounding error before it.
-                end_s = max(end_s, hears_s)
-        self.taken = taken
-        return taken - before, end_s, heard
+from sim.stretch import BEFORE, Stretch
 
 
 def coast(
@@ -113,7 +47,7 @@ def coast(
         count, context = decoding.count, decoding.context
         heard = False
         if prefilling or queue or heap:
-            sequence = engine.easy_prefill()
+            sequence = easy_prefill(engine)
             if sequence is None:
                 break
             if not sequence.computed:
@@ -128,7 +62,7 @@ def coast(
             taken = 0
             decoding.context = context + count
             count += 1
-            if engine.fill(sequence, tokens, step):
+            if fill(engine, sequence, tokens, step):
                 records.first_token_s[sequence.number] = end_s
         elif count:
             steps = calendar[0][0] - step + 1
@@ -183,3 +117,60 @@ def coast(
         engine.step, engine.coasted = step, True
     stretch.taken, stretch.start_s, stretch.context = taken, start_s, first
     return now_s, hears_s
+
+
+def calm(engine: Engine) -> bool:
+    """Whether no block is shared or could be asked for, and at most one waits for or is in its prefill."""
+    return (
+        len(engine.queue) + len(engine.heap) <= 1
+        and not (engine.pool.queued or engine.sharing)
+        and len(engine.prefilling) <= 1
+    )
+
+
+def easy_prefill(engine: Engine) -> Sequence | None:
+    """Who is in its prefill, or else admit the only one who waits, if that is how the rule decides it.
+
+    Returns: None, and nothing is done, if anything is short.
+    """
+    limits, count = engine.limits, engine.decoding.count
+    fresh = not engine.prefilling
+    if fresh:
+        if len(engine.queue) + len(engine.heap) != 1 or count >= limits.max_num_seqs:
+            return None
+        sequence = engine.queue[0] if engine.queue else engine.heap[0][2]
+    else:
+        sequence = engine.prefilling[0]
+        # Beside its last chunk, others may be admitted.
+        last = sequence.prompt_tokens - sequence.computed <= limits.max_num_batched_tokens - count
+        if last and (engine.queue or engine.heap):
+            return None
+    prompt_tokens = sequence.prompt_tokens
+    # Each of those who run may need a block more than its tokens fill, in this step and the next.
+    tokens = engine.decoding.context + prompt_tokens + (2 * count + 1) * limits.block_size
+    if (
+        tokens > engine.room_tokens
+        or prompt_tokens > engine.easy_tokens
+        or sequence.output_tokens == 1
+        or sequence.generated
+        or sequence.preemptions
+        or sequence.holding is not None
+    ):
+        return None
+    if fresh:
+        (engine.queue or engine.heap).pop()
+        engine.start(sequence)
+    return sequence
+
+
+def fill(engine: Engine, sequence: Sequence, tokens: int, step: int) -> bool:
+    """Compute a chunk of a prompt; whether it is complete and decodes from ``step`` on."""
+    sequence.computed += tokens
+    if sequence.computed < sequence.prompt_tokens:
+        sequence.blocks = -(-sequence.computed // engine.limits.block_size)
+        engine.prefilling[:] = [sequence]
+        return False
+    engine.prefilling.clear()
+    sequence.generated = 1
+    engine.decoding.join(sequence, step)
+    return True

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from sim.decoding import Sequence
-from sim.engine import Engine, Limits
+from sim.engine import Engine
 from sim.kv import Chain
+from sim.plan import Limits
 from traces.errors import InputError
 
 Case = dict[str, Any]

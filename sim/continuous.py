@@ -15,15 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 from simpy.events import Event
 
-from sim.coasting import Stretch, coast
+from sim.coasting import calm, coast
 from sim.decoding import Sequence
-from sim.engine import Engine, Limits, Plan
+from sim.engine import Engine
 from sim.kv import Memory
 from sim.latency import Latency
+from sim.plan import Limits, Plan
 from sim.policies.arrival import FCFS
 from sim.prefixes import chains
 from sim.replica import Replica, Run
 from sim.reranking import Reranking
+from sim.stretch import Stretch
 from traces.errors import InputError
 
 ORDERS = ("auto", "fcfs", "priority")
@@ -237,7 +239,7 @@ class _Server:
         engine, replica, clock = self.engine, self.replica, self.replica.clock
         hears_s = self.arrive()
         while True:
-            if self.coasts and engine.calm():
+            if self.coasts and calm(engine):
                 self.now_s, hears_s = yield from coast(
                     engine, self.stretch, replica, self.run, self.arrive, self.now_s, hears_s
                 )

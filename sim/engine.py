@@ -10,68 +10,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from operator import attrgetter
 
 from sim.decoding import Decoding, Sequence
 from sim.kv import BlockPool, Hold, Holding
 from sim.parking import Parking
+from sim.plan import Limits, Plan, feeds_last
 
 UNLIMITED = 1 << 60
 
 URGENCY = attrgetter("priority", "number")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """vLLM's limits, under vLLM's names; with ``priority`` the queue goes by (priority, number).
-
-    ``rank_after_prefill`` is no limit of vLLM: see `sim.parking`.
-    """
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
-    block_size: int
-    num_blocks: int
-    enable_chunked_prefill: bool = True
-    long_prefill_token_threshold: int = 0
-    priority: bool = False
-    enable_prefix_caching: bool = False
-    rank_after_prefill: bool = False
-
-
-@dataclass(eq=False, slots=True)
-class Plan:
-    """What the next step does, and for how many steps on end nothing but lengths changes.
-
-    Attributes:
-        steps: the most steps that may be applied at once; more than 1 only if all requests decode.
-        prefill_steps: the most that may be where one request in its prefill takes all of the budget that
-            the decodes leave: nobody can be admitted beside it, so each step is like the first.
-        prefill_tokens, decode_requests, context_tokens: what `Latency.step_time` prices.
-        chunks: (sequence, tokens) of prefill, or of a decode outside the sums.
-        preempted: sequences that lost their place for want of blocks, in that order.
-        displaced: sequences that lost it to others before the step (`Engine.displace`).
-        admitted: sequences taken from the waiting queue.
-        full: nobody who comes could be admitted before the batch changes.
-    """
-
-    steps: int = 1
-    prefill_steps: int = 1
-    prefill_tokens: int = 0
-    decode_requests: int = 0
-    context_tokens: int = 0
-    chunks: list[tuple[Sequence, int]] = field(default_factory=list)
-    preempted: list[Sequence] = field(default_factory=list)
-    displaced: list[Sequence] = field(default_factory=list)
-    admitted: list[Sequence] = field(default_factory=list)
-    full: bool = False
-
-    def prefill_chunks(self) -> list[tuple[Sequence, int]]:
-        """Those of ``chunks`` that count as prefill."""
-        return [(sequence, tokens) for sequence, tokens in self.chunks if not _feeds_last(sequence, tokens)]
 
 
 class Engine:
@@ -86,6 +35,7 @@ class Engine:
         peak_blocks: most KV blocks in use at once. peak_bound: the tokens that would fill them.
         room_tokens: the tokens that fill all blocks. longest: most tokens of a prompt and its output
             that can ever be served; what is longer is to be rejected.
+        easy_tokens: the longest prompt that the limits let into a step beside anything (0: none).
         rank: gives a preempted sequence a new priority; None: it keeps the one it has.
         sharing: how many of those who run may share blocks with others.
         coasted: steps were taken without `plan`, and free blocks have to be counted again.
@@ -101,7 +51,7 @@ class Engine:
         self.peak_blocks = self.peak_bound = 0
         self.longest = min(limits.max_model_len, self.room_tokens)
         chunked = limits.enable_chunked_prefill and not limits.long_prefill_token_threshold
-        self._easy_tokens = UNLIMITED if chunked else 0
+        self.easy_tokens = UNLIMITED if chunked else 0
         self.coasted = False
         self.sharing = 0
         self.queue: deque[Sequence] = deque()
@@ -229,62 +179,6 @@ class Engine:
     def decoders(self) -> Iterator[Sequence]:
         """The sequences that get one token in the planned step and are not in its chunks."""
         return (sequence for sequence in self.running.values() if sequence.last_step >= 0)
-
-    # ---- what `sim.coasting` needs
-
-    def calm(self) -> bool:
-        """Whether no block is shared or could be asked for, and at most one waits for or is in its prefill."""
-        return (
-            len(self.queue) + len(self.heap) <= 1
-            and not (self.pool.queued or self.sharing)
-            and len(self.prefilling) <= 1
-        )
-
-    def easy_prefill(self) -> Sequence | None:
-        """Who is in its prefill, or else admit the only one who waits, if that is how the rule decides it.
-
-        Returns: None, and nothing is done, if anything is short.
-        """
-        limits, count = self.limits, self.decoding.count
-        fresh = not self.prefilling
-        if fresh:
-            if len(self.queue) + len(self.heap) != 1 or count >= limits.max_num_seqs:
-                return None
-            sequence = self.queue[0] if self.queue else self.heap[0][2]
-        else:
-            sequence = self.prefilling[0]
-            # Beside its last chunk, others may be admitted.
-            last = sequence.prompt_tokens - sequence.computed <= limits.max_num_batched_tokens - count
-            if last and (self.queue or self.heap):
-                return None
-        prompt_tokens = sequence.prompt_tokens
-        # Each of those who run may need a block more than its tokens fill, in this step and the next.
-        tokens = self.decoding.context + prompt_tokens + (2 * count + 1) * limits.block_size
-        if (
-            tokens > self.room_tokens
-            or prompt_tokens > self._easy_tokens
-            or sequence.output_tokens == 1
-            or sequence.generated
-            or sequence.preemptions
-            or sequence.holding is not None
-        ):
-            return None
-        if fresh:
-            (self.queue or self.heap).pop()
-            self.start(sequence)
-        return sequence
-
-    def fill(self, sequence: Sequence, tokens: int, step: int) -> bool:
-        """Compute a chunk of a prompt; whether it is complete and decodes from ``step`` on."""
-        sequence.computed += tokens
-        if sequence.computed < sequence.prompt_tokens:
-            sequence.blocks = -(-sequence.computed // self.limits.block_size)
-            self.prefilling[:] = [sequence]
-            return False
-        self.prefilling.clear()
-        sequence.generated = 1
-        self.decoding.join(sequence, step)
-        return True
 
     def blocks(self, step: int) -> int:
         """Blocks in use at the start of ``step``, counted anew (nothing being cached)."""
@@ -436,7 +330,7 @@ class Engine:
         """Note a chunk; one that only feeds the last generated token is a decode."""
         plan = self._plan
         plan.chunks.append((sequence, tokens))
-        if _feeds_last(sequence, tokens):
+        if feeds_last(sequence, tokens):
             plan.decode_requests += 1
             plan.context_tokens += sequence.computed + 1
         else:
@@ -558,8 +452,3 @@ class Engine:
             elif sequence.holding.chain:
                 self.sharing -= 1
             self.pool.forget(sequence.holding, full, unnamed, finished)
-
-
-def _feeds_last(sequence: Sequence, tokens: int) -> bool:
-    """Whether a chunk only feeds the last generated token, which makes it a decode."""
-    return tokens == 1 and sequence.generated > 0 and sequence.computed >= sequence.prompt_tokens
