@@ -23,6 +23,7 @@ COMMANDS = {
     "explain": "experiments.commands.explain:Explain",
     "evaluate": "experiments.commands.evaluate:Evaluate",
     "remaining": "experiments.commands.remaining:Remaining",
+    "trace": "experiments.commands.trace:TraceCommand",
     "export-priority": "experiments.commands.export_priority:ExportPriority",
 }
 

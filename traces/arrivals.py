@@ -79,6 +79,11 @@ class Arrivals:
                     "the trace has no arrival times; name their column, or draw them with poisson, "
                     "gamma or burst arrivals"
                 )
+            if trace.metadata.get("arrivals") == "closed loop":
+                raise InputError(
+                    "the trace is a closed loop, whose arrivals follow from the answers: find them with "
+                    "traces.closed_loop.close, or draw others"
+                )
             kept = trace if n == len(trace) else trace.take(np.arange(n))
             # Only a real change is computed, so that recorded times stay as they are to the last bit.
             return (

@@ -1,18 +1,49 @@
-"""Traces for other programs: Mooncake's JSON lines, which AIPerf, GuideLLM, Dynamo and vLLM replay."""
+"""Traces for other programs: CSV, JSON lines, and Mooncake's, which AIPerf, GuideLLM, Dynamo and vLLM replay."""
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
+from traces.errors import InputError
 from traces.files import atomic_path
+from traces.parquet import table_of, write_trace
 from traces.schema import Trace
+
+
+def write_as(trace: Trace, path: str | Path, format: str | None = None) -> str:
+    """Write a trace as ``parquet``, ``csv``, ``jsonl`` or ``mooncake``; what it was written as.
+
+    If no format is given the name's ending tells it (.parquet, .csv, .jsonl; .gz after the last two).
+    Only Parquet keeps the metadata; csv spells hash ids as JSON lists.
+
+    Raises:
+        InputError: the ending or the format is none of these, or the file cannot be written.
+    """
+    name = Path(path).name.removesuffix(".gz")
+    told = format or next((kind for kind in ("parquet", "csv", "jsonl") if name.endswith(f".{kind}")), None)
+    if told == "parquet":
+        write_trace(trace, path)
+    elif told == "mooncake":
+        write_mooncake(trace, path)
+    elif told == "csv":
+        frame = table_of(trace)
+        if "hash_ids" in frame.columns:
+            spelled = [json.dumps(row.tolist()) for row in trace.columns()["hash_ids"]]
+            frame = frame.with_columns(pl.Series("hash_ids", spelled, dtype=pl.String))
+        write_text(frame.write_csv(), path)
+    elif told == "jsonl":
+        write_text(table_of(trace).write_ndjson(), path)
+    else:
+        raise InputError(f"{path} does not end in .parquet, .csv or .jsonl; name a format for it")
+    return told
 
 
 def write_mooncake(trace: Trace, path: str | Path) -> None:
@@ -24,18 +55,14 @@ def write_mooncake(trace: Trace, path: str | Path) -> None:
     Raises:
         InputError: the file cannot be written.
     """
-    write_lines(_mooncake_lines(trace), path)
+    write_text("".join(f"{line}\n" for line in _mooncake_lines(trace)), path)
 
 
-def write_lines(lines: Iterable[str], path: str | Path) -> None:
-    """Write lines as UTF-8, all or nothing; gzip (without a date) where the name ends in ``.gz``."""
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
-        packed = str(path).endswith(".gz")
-        out: Any = gzip.GzipFile("", "wb", fileobj=file, mtime=0) if packed else file
-        for line in lines:
-            out.write(line.encode() + b"\n")
-        if packed:
-            out.close()
+def write_text(text: str, path: str | Path) -> None:
+    """Write text as UTF-8, all or nothing; gzip (without a date) where the name ends in ``.gz``."""
+    data = text.encode()
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
 
 
 def milliseconds(arrival_s: NDArray[np.float64]) -> list[int | float]:

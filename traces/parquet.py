@@ -24,9 +24,18 @@ def write_trace(trace: Trace, path: str | Path) -> None:
     Raises:
         InputError: the file cannot be written, or the metadata is no JSON.
     """
-    frame = pl.DataFrame([_series(name, column) for name, column in trace.columns().items()])
+    frame = table_of(trace)
     units = {name: unit for name, unit in UNITS.items() if name in frame.columns}
     write_table(frame, path, {**trace.metadata, "kind": "trace", "units": units})
+
+
+def table_of(trace: Trace) -> pl.DataFrame:
+    """The trace as a table, one row a request, its columns by their names.
+
+    Raises:
+        InputError: a column mixes kinds of values.
+    """
+    return pl.DataFrame([_series(name, column) for name, column in trace.columns().items()])
 
 
 def read_parquet_trace(path: str | Path) -> Trace:

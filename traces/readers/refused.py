@@ -7,6 +7,8 @@ from traces.readers.source import Source
 
 def reason(source: Source) -> str | None:
     """Why this file cannot be a trace; None if nothing speaks against it."""
+    if source.data.startswith(b"version https://git-lfs"):
+        return "is a Git LFS pointer and not the file it points to; fetch that with git lfs pull"
     header = set(source.header)
     if {"prefix_len", "input_len", "output_len"} <= header:
         return (
