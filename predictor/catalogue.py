@@ -3,7 +3,7 @@
 from predictor.baselines.encoder import BERT, FineTuning, Ltr, SsjfMc, SsjfReg
 from predictor.baselines.layerwise import LayerHead, Ridge
 from predictor.baselines.listwise import LtrHidden
-from predictor.baselines.pooled import GRIDS, Pooled
+from predictor.baselines.pooled import GRIDS, SHORT_GRIDS, Pooled
 from predictor.baselines.simple import Constant, PromptLength, ScenarioMedian
 from predictor.baselines.trail import Trail
 from predictor.methods import Method
@@ -13,8 +13,11 @@ NEED_ENCODER = ("ssjf-reg", "ssjf-mc", "ltr")
 """Methods with a language model of their own, which has to be there: left out unless asked for."""
 
 
-def catalogue(train: TrainSettings | None = None, tuning: FineTuning | None = None) -> dict[str, Method]:
+def catalogue(
+    train: TrainSettings | None = None, tuning: FineTuning | None = None, short_grids: bool = False
+) -> dict[str, Method]:
     """Every method, with these training settings where it trains a head or fine-tunes an encoder."""
+    grids = SHORT_GRIDS if short_grids else GRIDS
     settings, tuned = train or TrainSettings(), tuning or FineTuning(BERT)
     methods: list[Method] = [
         Constant(),
@@ -28,6 +31,6 @@ def catalogue(train: TrainSettings | None = None, tuning: FineTuning | None = No
         Ridge("ridge-mean", "mean"),
         LayerHead(train=settings),
         Trail(),
-        *(Pooled(name, grid, settings) for name, grid in GRIDS.items()),
+        *(Pooled(name, grid, settings) for name, grid in grids.items()),
     ]
     return {method.name: method for method in methods}

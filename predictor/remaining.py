@@ -10,7 +10,9 @@ Estimates are those of the remaining length after 0, n, 2n ... generated tokens,
 
 `progressive_table` is the form in which a scheduler's simulation can use them: one row a request and moment,
 `at_tokens` generated so far (0: at arrival) and the `mean` remaining then. At g generated tokens the row with the
-largest at_tokens <= g holds, less the g - at_tokens tokens written since.
+largest at_tokens <= g holds, less the g - at_tokens tokens written since. A policy that orders by it (SRPT with
+limited preemption, as TRAIL's) has to be asked again every n tokens of a request, and after its prefill for the
+row at 0; the table has no row for a request that has ended.
 """
 
 from collections.abc import Mapping, Sequence

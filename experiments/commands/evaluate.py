@@ -41,6 +41,8 @@ class Evaluate:
     seeds: int = 5
     """So many splits and starts: 0, 1, ..."""
     epochs: int = 30
+    short_grids: bool = False
+    """Fewer candidates a pooling: what validation chose on the embedded LLM, and its neighbours."""
     leave_one_scenario_out: bool = False
     """Also train without each scenario in turn, and test on it alone."""
     encoder_learning_rate: float = 2e-5
@@ -110,7 +112,7 @@ class Evaluate:
         from traces.errors import InputError
 
         tuning = FineTuning(self.encoder or BERT, self.encoder_learning_rate)
-        known = catalogue(TrainSettings(epochs=self.epochs), tuning)
+        known = catalogue(TrainSettings(epochs=self.epochs), tuning, self.short_grids)
         unknown = [name for name in self.methods if name not in known]
         if unknown:
             raise InputError(f"there is no method {unknown[0]!r}; the methods are {', '.join(known)}")

@@ -69,6 +69,15 @@ GRIDS: Mapping[str, tuple[PoolingSettings, ...]] = {
 }
 """Candidates by method. The weight of a z-scored signal is 0 (plain mean) to 1.5; negative ones are tried too."""
 
+SHORT_GRIDS: Mapping[str, tuple[PoolingSettings, ...]] = {
+    **GRIDS,
+    "egtp": _grid("egtp", {"zscore": [(0.0, h) for h in (0.7, 0.0, -0.7)]}),
+    "semantic": _grid("semantic", {"detrended": [(0.7, 0.0), (1.5, 0.0)]}),
+    "estp": _grid("estp", {"detrended": [(0.7, 0.3), (1.5, 0.7)]}),
+    "estp-permuted": _grid("estp", {"zscore": [(0.0, 0.0)], "detrended": [(0.3, 0.3)]}, permuted=True),
+}
+"""What validation chose on the embedded LLM and its neighbours, for protocols that would train 50 heads many times."""
+
 
 @dataclass(frozen=True)
 class Pooled:
