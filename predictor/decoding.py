@@ -29,7 +29,7 @@ from traces import Trace
 from traces.errors import InputError
 from traces.files import atomic_path
 
-SHARD_ANSWERS = 32
+SHARD_ANSWERS = 8
 BATCH_TOKENS = 2048
 
 
