@@ -106,12 +106,14 @@ class Evaluate:
         return with_scenario(trace, self.scenario)
 
     def _methods(self) -> list[Method]:
+        from predictor.backbone import pick_device
         from predictor.baselines.encoder import BERT, FineTuning
         from predictor.catalogue import NEED_ENCODER, catalogue
         from predictor.train import TrainSettings
         from traces.errors import InputError
 
-        tuning = FineTuning(self.encoder or BERT, self.encoder_learning_rate)
+        device = str(pick_device(self.device))
+        tuning = FineTuning(self.encoder or BERT, self.encoder_learning_rate, device=device)
         known = catalogue(TrainSettings(epochs=self.epochs), tuning, self.short_grids)
         unknown = [name for name in self.methods if name not in known]
         if unknown:

@@ -11,7 +11,7 @@ the L1 loss; a class counts in the estimate with the mean training length in it;
 coincide one class is left out. Prompts longer than `max_tokens` lose their beginning, as in SSJF.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,13 +72,16 @@ class TextScorer(nn.Module):
         out: Tensor = self.top(states[:, 0].float())
         return out
 
-    def batches(self, rows: Rows, size: int) -> Iterator[Tensor]:
-        """Rows in random batches of texts of like length (torch's own seed): short texts need no padding."""
+    def batches(self, rows: Rows, size: int, alike: bool) -> Iterator[Tensor]:
+        """Rows in random batches (torch's own seed); `alike`: of texts of like length, which need little padding."""
         shuffled = torch.tensor(rows)[torch.randperm(len(rows))]
+        if not alike:
+            yield from shuffled.split(size)
+            return
         chunks = [sorted(c.tolist(), key=lambda i: len(self.tokens[i])) for c in shuffled.split(8 * size)]
         cut = [torch.tensor(c[k : k + size]) for c in chunks for k in range(0, len(c), size)]
         for k in torch.randperm(len(cut)).tolist():
-            yield cut[k][torch.randperm(len(cut[k]))]
+            yield cut[k]
 
     @torch.no_grad()
     def all(self, rows: Rows) -> Tensor:
@@ -89,9 +92,19 @@ class TextScorer(nn.Module):
 
 
 def fine_tune(
-    data: Data, split: Split, seed: int, tuning: FineTuning, outputs: int, loss: Any, validation: Any
+    data: Data,
+    split: Split,
+    seed: int,
+    tuning: FineTuning,
+    outputs: int,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    validation: Callable[[Tensor], float],
+    listwise: bool = False,
 ) -> TextScorer:
-    """Train by `loss(scores, rows)`, keep the epoch of least `validation(scores)`; linear decay as in SSJF."""
+    """Train by `loss(scores, rows)`, keep the epoch of least `validation(scores)`; linear decay as in SSJF.
+
+    `listwise`: batches are lists that are compared within themselves, so texts of all lengths must meet in them.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         scorer = TextScorer(tuning, data.prompts, outputs)
@@ -100,7 +113,7 @@ def fine_tune(
         decay = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, steps)
 
         def step() -> None:
-            for rows in scorer.batches(split.train, tuning.batch_size):
+            for rows in scorer.batches(split.train, tuning.batch_size, alike=not listwise):
                 optimiser.zero_grad()
                 loss(scorer(rows).cpu(), rows).backward()
                 optimiser.step()
@@ -180,6 +193,7 @@ class Ltr:
             data, split, seed, self.tuning, 1,
             lambda scores, rows: list_mle(scores[:, 0], groups[rows]),
             lambda scores: -kendall_tau(-scores[:, 0].double().numpy(), data.lengths[split.validation]),
+            listwise=True,
         )  # fmt: skip
         return lambda rows: Forecast(rank=-scorer.all(rows)[:, 0].double().numpy())
 
