@@ -237,7 +237,7 @@ def write(recording: Recording, path: Path) -> None:
 
 def test_a_finished_run_is_read_and_not_made_again(tmp_path: Path) -> None:
     trace = trace_of(30)
-    settings = EngineSettings(Path("m"), max_num_seqs=4, max_num_batched_tokens=64, block_size=16)
+    settings = EngineSettings(Path("/somewhere/m"), max_num_seqs=4, max_num_batched_tokens=64, block_size=16)
     job = replay_job(trace, "fcfs", {}, settings)
     recording = record(trace.replace(priority=np.zeros(30)), "fcfs")
     write(recording, tmp_path / "run.json.gz")

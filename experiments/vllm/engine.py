@@ -152,12 +152,13 @@ def run_job(job: dict[str, Any], python: Path | None, out: Path) -> Recording:
 
 
 def _same(job: dict[str, Any], case: dict[str, Any]) -> bool:
-    """Whether a record is of this job: the same requests, limits and label."""
+    """Whether a record is of this job: the same model, requests, limits and label."""
     asked = [{**request, "arrival_s": round(request["arrival_s"], 6)} for request in job["requests"]]
     got = [{name: request[name] for name in asked[0]} for request in case["requests"]]
     limits = {name: case["limits"][name] for name in ("max_num_seqs", "max_num_batched_tokens", "block_size")}
     return (
         asked == got
+        and Path(job["engine"]["model"]).name == case["model"]
         and job["label"] == case["label"]
         and all(job["engine"][name] == value for name, value in limits.items())
     )
