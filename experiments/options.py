@@ -173,6 +173,10 @@ class Server:
     """Servers, each with its own queue."""
     router: Annotated[str, arg(metavar="NAME")] = "round_robin"
     """Which replica gets a request."""
+    max_concurrency: Annotated[int | None, _unset("N")] = None
+    """Closed loop, as in vLLM: a request is sent at its arrival, or when fewer than so many are under way."""
+    think_s: Annotated[float, arg(metavar="S")] = 0.0
+    """Closed loop: seconds between an answer and the same user's next request."""
     goodput: Annotated[tuple[str, ...], _unset("NAME:MS ...")] = ()
     """Bounds that a good request meets, such as ttft:500 tpot:50, in milliseconds."""
     estimate_available: Literal["arrival", "prefill"] = "arrival"
@@ -207,6 +211,8 @@ class Server:
             "estimate_cost_per_token_s",
             "horizon_s",
             "partial",
+            "max_concurrency",
+            "think_s",
         )
         kind: Any = StaticBatching if self.batching == "static" else ContinuousBatching
         of_mine = {field.name for field in dataclasses.fields(kind)}
@@ -230,6 +236,8 @@ class Server:
             "estimate_cost_per_token_s": self.estimate_cost_per_token_s,
             "horizon_s": self.horizon_s,
             "partial": self.partial,
+            "max_concurrency": self.max_concurrency,
+            "think_s": self.think_s,
         }
 
 

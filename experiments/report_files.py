@@ -228,7 +228,7 @@ def _write_vllm(comparison: Comparison, folder: Path, options: dict[str, Any]) -
         facts = {
             "request_rate": math.inf if arrivals.rate is None else arrivals.rate,
             "burstiness": arrivals.burstiness,
-            "max_concurrency": None,
+            "max_concurrency": result.settings["max_concurrency"],
         }
         name = _file_name(comparison.setup.policies, policy)
         _write_json(folder / f"vllm-{name}-seed{seed}.json", result.vllm(**facts))

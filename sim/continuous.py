@@ -218,7 +218,7 @@ class _Server:
         self.engine = Engine(limits)
         self.leap, self.replica, self.run = leap, replica, run
         self.by_chunk = getattr(run.latency, "chunk_time", None)
-        self.coasts = leap and not run.record_steps and run.records.gaps is None
+        self.coasts = leap and not run.record_steps and run.records.gaps is None and run.closed is None
         self.repeats = self.coasts and not run.cache_is_read
         self.stretch = Stretch()
         replica.cached_tokens = self.cached_tokens
@@ -237,6 +237,7 @@ class _Server:
     def process(self) -> Generator[Event, None, None]:
         """Take steps, with one event where an arrival could be heard of, until nothing will come any more."""
         engine, replica, clock = self.engine, self.replica, self.replica.clock
+        closed = self.run.closed is not None
         hears_s = self.arrive()
         while True:
             if self.coasts and calm(engine):
@@ -256,11 +257,15 @@ class _Server:
                 hears_s = self.arrive()
                 continue
             steps, end_s, heard = self.duration(plan, hears_s)
-            if heard:
+            if heard or closed:
                 replica.peak_kv_blocks = max(engine.peak_blocks, engine.used_blocks)
                 yield clock.at(end_s)
+            left = len(replica.finished)
             self.apply(plan, steps, end_s)
             self.now_s = end_s
+            if closed and len(replica.finished) > left:
+                yield replica.let_go(len(replica.finished) - left)
+                heard = True
             if heard:
                 hears_s = self.arrive()
 
@@ -270,6 +275,7 @@ class _Server:
         At the latest the horizon, after which nothing counts.
         """
         engine, run, replica = self.engine, self.run, self.replica
+        clock_s = replica.clock.now
         come = replica.take()
         if come and self.reranking is not None:
             self.reranking.changed = True
@@ -278,9 +284,13 @@ class _Server:
             if prompt_tokens + output_tokens > engine.longest:
                 run.records.rejected.append(number)
                 replica.finished.append(number)
+                if run.closed is not None:
+                    run.closed.left(1, clock_s)
             else:
                 chain = () if run.chains is None else run.chains(run.rows[number])
                 engine.add(Sequence(number, prompt_tokens, output_tokens, run.order.keys[number], chain))
+        if run.closed is not None and run.closed.replicas > 1:
+            return clock_s  # at any time a request may leave another replica
         return min(replica.next_arrival_s, run.horizon_s)
 
     def cached_tokens(self, number: int) -> int:

@@ -39,7 +39,7 @@ def table(
             "request_id": ids if ids.dtype != object else pl.Series(ids.tolist()),
             "replica": pl.Series(replica[row_to_number], dtype=pl.Int32).replace(-1, None),
             "status": names.gather(status),
-            "arrival_s": trace.arrival_s,
+            "arrival_s": trace.arrival_s if run.closed is None else run.requests.arrival_s[row_to_number],
             **times,
             "prompt_tokens": trace.prompt_tokens,
             "output_tokens": trace.output_tokens,

@@ -19,6 +19,7 @@ from simpy.events import NORMAL, Event, EventPriority
 from sim.request import Request, Requests
 
 if TYPE_CHECKING:
+    from sim.closed import ClosedLoop
     from sim.kv import Chain
     from sim.latency import Latency
     from sim.policies import Order
@@ -83,6 +84,7 @@ class Run:
         horizon_s: the time at which the run stops; infinite if it runs to the end.
         record_steps: whether replicas keep a log of their steps in ``Replica.steps``.
         cache_is_read: a router looks into the prefix caches when a request arrives.
+        closed: requests are sent as others leave (`sim.closed`), so their times are not known beforehand.
         next_dispatch_s: when the arrival process will next hand a request to some replica.
         estimate_s: what each request's estimate costs, where it is made after the prefill.
         trace, rows: the trace, and the row of each request number: for what only some batchings read.
@@ -101,6 +103,7 @@ class Run:
     estimate_s: list[float] = field(default_factory=list)
     record_steps: bool = False
     cache_is_read: bool = False
+    closed: ClosedLoop | None = None
     next_dispatch_s: float = INFINITY
     trace: Trace | None = None
     rows: Sequence[int] = ()
@@ -193,10 +196,16 @@ class Replica:
         if self.planned or self._taken < len(self.assigned):
             next_s = min(next_s, until_s)
             return None if next_s == INFINITY else self.clock.at(next_s)
-        if next_s == INFINITY == until_s:
+        if next_s == INFINITY == until_s and (self.run.closed is None or self.run.closed.over):
             return None
         self._asleep = self.clock.event()
         return self._asleep if until_s == INFINITY else self._asleep | self.clock.at(until_s)
+
+    def let_go(self, requests: int) -> Event:
+        """The event after which users whose requests have just left may have sent the next ones."""
+        assert self.run.closed is not None
+        self.run.closed.left(requests, self.clock.now)
+        return self.clock.at(self.clock.now)
 
     def deliver(self, number: int) -> None:
         """Give it a request now, and wake it if it waits for one. For the arrival process alone."""

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from simpy.events import URGENT, Event
 
+from sim.closed import ClosedLoop
 from sim.plugins import raised_at
 from sim.replica import INFINITY, Clock, Load, Replica, Router, Run
 from sim.request import Request, Requests
@@ -159,6 +160,8 @@ def start(
 ) -> list[Replica]:
     """Replicas with their requests: assigned already if the router plans, else by an arrival process."""
     order = np.argsort(run.ready_s, kind="stable")
+    if run.closed is not None:
+        return _start_closed(clock, run, run.closed, order, router, name, replicas, rng)
     planned = replicas == 1 or isinstance(router, Plan)
     servers = [Replica(number, clock, run, planned) for number in range(replicas)]
     if replicas == 1:
@@ -170,6 +173,33 @@ def start(
     else:
         run.next_dispatch_s = run.ready_s[order[0]]
         clock.process(_arrivals(clock, run, order.tolist(), servers, router, name, rng))
+    return servers
+
+
+def _start_closed(
+    clock: Clock,
+    run: Run,
+    loop: ClosedLoop,
+    order: NDArray[np.int64],
+    router: Plan | Router,
+    name: str,
+    replicas: int,
+    rng: np.random.Generator,
+) -> list[Replica]:
+    """Replicas whose requests are sent as others leave."""
+    servers = [Replica(number, clock, run, planned=False) for number in range(replicas)]
+    loads = [Load(server) for server in servers]
+    planned = router.plan(run.requests, order, replicas, rng) if isinstance(router, Plan) else None
+
+    def send(number: int) -> None:
+        if isinstance(router, Plan):
+            assert planned is not None
+            chosen = int(planned[number])
+        else:
+            chosen = _choose(router, name, run.requests[number], loads, clock.now, rng)
+        servers[chosen].deliver(number)
+
+    clock.process(loop.process(clock, run, order.tolist(), send))
     return servers
 
 

@@ -14,6 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from sim import routers
+from sim.closed import ClosedLoop
 from sim.continuous import ContinuousBatching
 from sim.forming import FORMS
 from sim.latency import LATENCIES, Latency, load_latency
@@ -69,6 +70,8 @@ def simulate(
     estimates: Mapping[str, Estimates] | None = None,
     router: Router | routers.Plan | str = "round_robin",
     seed: int = 0,
+    max_concurrency: int | None = None,
+    think_s: float = 0.0,
     goodput: str | None = None,
     horizon_s: float | None = None,
     partial: bool = False,
@@ -91,6 +94,9 @@ def simulate(
         estimates: predicted output lengths by predictor name.
         router: which replica gets a request (`sim.routers`); named as a policy is.
         seed: of every draw: the random policy and router, noise on an oracle.
+        max_concurrency: a closed loop (`sim.closed`): a request is sent at its arrival, or later, when fewer
+            than so many are under way; its arrival in the records is when it was sent.
+        think_s: seconds that a user of the closed loop waits between an answer and the next request.
         goodput: bounds such as "ttft:500 tpot:50" (milliseconds, vLLM's syntax).
         horizon_s: stop there; what happens at or after it has not happened.
         partial: give means even if the horizon left requests unfinished (they favour the short).
@@ -119,6 +125,8 @@ def simulate(
         "replicas": replicas,
         "router": router_spec,
         "seed": seed,
+        "max_concurrency": max_concurrency,
+        "think_s": think_s,
         "goodput": goodput,
         "horizon_s": horizon_s,
         "partial": partial,
@@ -212,7 +220,12 @@ def _check(trace: Trace, latency: Any, settings: dict[str, Any]) -> None:
         raise InputError(
             f"estimate_available = {settings['estimate_available']!r} must be 'arrival' or 'prefill'"
         )
-    for name in ("estimate_cost_s", "estimate_cost_per_token_s", "starvation_s"):
+    users = settings["max_concurrency"]
+    if users is not None and (isinstance(users, bool) or not isinstance(users, int) or users < 1):
+        raise InputError(f"max_concurrency = {users!r} must be a whole number, at least 1")
+    if users is None and settings["think_s"]:
+        raise InputError("think_s is for a closed loop: give max_concurrency too")
+    for name in ("estimate_cost_s", "estimate_cost_per_token_s", "starvation_s", "think_s"):
         if not (math.isfinite(settings[name]) and settings[name] >= 0):
             raise InputError(f"{name} = {settings[name]} must be a number of seconds, at least 0")
 
@@ -238,6 +251,8 @@ def _prepare(
     requests = Requests(trace, number_to_row, estimates, settings["seed"])
     if any(map(reads_truth, (policy, router, getattr(batching, "form", None)))):
         requests.reveal(trace.output_tokens[number_to_row])
+    users = settings["max_concurrency"]
+    closed = None if users is None else ClosedLoop(users, settings["think_s"], settings["replicas"])
     run = Run(
         requests=requests,
         order=Order(policy, settings["policy"], requests),
@@ -249,6 +264,7 @@ def _prepare(
         horizon_s=INFINITY if settings["horizon_s"] is None else settings["horizon_s"],
         estimate_available=settings["estimate_available"],
         record_steps=settings["record_steps"],
+        closed=closed,
         cache_is_read=bool(getattr(router, "reads_cache", False)),
         trace=trace,
         rows=number_to_row.tolist(),
@@ -265,6 +281,11 @@ def _prepare(
     if requests.predictors_read:
         per_token_s = settings["estimate_cost_per_token_s"]
         cost_s = settings["estimate_cost_s"] + per_token_s * requests.prompt_tokens
+        if run.closed is not None and run.estimate_available == "arrival" and cost_s.any():
+            raise InputError(
+                "in a closed loop the cost of an estimate at arrival is not modelled: leave out max_concurrency, or "
+                "the cost, or set estimate_available to 'prefill'"
+            )
         if run.estimate_available == "prefill":
             run.estimate_s = cost_s.tolist()
         else:

@@ -75,6 +75,11 @@ class StaticBatching:
     def check(self, run: Run) -> None:
         """Raise InputError if estimates come too late to form a batch, or the form lacks some it needs."""
         self.form(run)
+        if run.closed is not None and self.release == "token":
+            raise InputError(
+                "max_concurrency with static batching needs release = 'batch': a request that is released before "
+                "the end of its batch would send the next one before the server looks"
+            )
         if run.estimate_available == "prefill" and run.requests.predictors_read:
             raise InputError(
                 "static batching chooses a batch before its prefill, so it cannot use estimates that exist "
@@ -102,6 +107,8 @@ class StaticBatching:
                 end_s = self._run_batch(batch, replica, run)
                 yield clock.at(end_s)
                 replica.finished += batch
+                if run.closed is not None:
+                    yield replica.let_go(len(batch))
 
     def alone_s(self, prompt_tokens: Any, output_tokens: Any, latency: Latency) -> NDArray[np.float64]:
         """JCT (n,) of each request in a batch of its own, started at once: no ``batch_timeout_s``."""

@@ -102,7 +102,7 @@ class Order:
             everybody: Any = requests
             self.keys = self._numbers(self._call(policy, everybody, arrival_s), everybody).tolist()
         else:
-            self.keys = [self.ask(i, now_s, 0, COME) for i, now_s in enumerate(arrival_s.tolist())]
+            self.keys = [self.ask_now(i, now_s) for i, now_s in enumerate(arrival_s.tolist())]
 
     def ask(
         self, number: int, now_s: float, generated_tokens: int = 0, progress: Progress | None = None
@@ -120,6 +120,10 @@ class Order:
                 f"({defined_at(self.policy)})"
             )
         return float(value)
+
+    def ask_now(self, number: int, now_s: float) -> float:
+        """The value of a request that has just come."""
+        return self.ask(number, now_s, 0, COME)
 
     def ask_some(
         self, number: NDArray[np.int64], generated_tokens: Any, progress: Progress, now_s: Any
