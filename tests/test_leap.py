@@ -190,3 +190,41 @@ def test_two_requests_by_hand() -> None:
     records = simulate(trace, batching=batching, latency=Affine(1.0, 0, 0, 0)).records
     assert records["first_token_s"].to_list() == pytest.approx([1, 1])
     assert records["completion_s"].to_list() == pytest.approx([3, 2])
+
+
+@settings(max_examples=80)
+@given(cases(12, st.integers(1, 60)), st.sampled_from((*PLAIN, *MOVING)), st.integers(0, 9), st.booleans())
+def test_the_step_log_conserves_requests_tokens_and_blocks(
+    case: tuple[Trace, dict[str, Any], Any, Affine], policy: Any, seed: int, shared: bool
+) -> None:
+    trace, limits, _, latency = case
+    result = run(
+        (with_prefixes(trace) if shared else trace, limits, policy, latency),
+        leap=True,
+        estimates=distributions(trace, seed),
+        record_steps=True,
+    )
+    assert result.steps is not None
+    log = result.steps[0]
+    computed = np.zeros(len(trace), np.int64)
+    done: list[int] = []
+    for step in log:
+        chunked = [number for number, _ in step.chunks]
+        places = [*chunked, *step.decoding]
+        assert len(set(places)) == len(places) <= limits["max_num_seqs"]
+        assert not set(places) & set(done)
+        assert (
+            sum(tokens for _, tokens in step.chunks) + len(step.decoding) <= limits["max_num_batched_tokens"]
+        )
+        assert 0 <= step.kv_blocks <= limits["num_blocks"] - 1
+        for number, tokens in step.chunks:
+            computed[number] += tokens
+        computed[step.decoding] += step.steps
+        done += step.finished
+    assert sorted(done) == list(range(len(trace)))
+    assert log[-1].kv_blocks == log[-1].waiting == 0
+    # The last token of an output is never fed in; what the cache gave need not be computed.
+    records = result.records
+    asked = trace.prompt_tokens + trace.output_tokens - 1
+    again = records["recomputed_tokens"].to_numpy() - records["prefix_hit_tokens"].to_numpy()
+    np.testing.assert_array_equal(computed, asked + again)
