@@ -67,7 +67,7 @@ def _series(name: str, values: list[Any]) -> pl.Series:
     if kinds <= {str}:
         return pl.Series(name, values, dtype=pl.String)
     if kinds == {np.ndarray}:
-        return pl.Series(name, values, dtype=pl.List(pl.Int64))
+        return _lists(name, values)
     if kinds == {int} or kinds == {float}:
         try:
             return pl.Series(name, values, dtype=pl.Int64 if kinds == {int} else pl.Float64)
@@ -78,6 +78,14 @@ def _series(name: str, values: list[Any]) -> pl.Series:
     if kinds & {list, dict, np.ndarray}:
         return pl.Series(name, [None if text is None else {"json": text} for text in spelled], dtype=SPELLED)
     return pl.Series(name, spelled, dtype=pl.String)
+
+
+def _lists(name: str, values: list[Any]) -> pl.Series:
+    missing = pl.Series([value is None for value in values], dtype=pl.Boolean)
+    nothing = np.zeros(0, np.int64)
+    kind = pl.List(pl.Int64)
+    found = pl.Series(name, [nothing if value is None else value for value in values], dtype=kind)
+    return found.zip_with(~missing, pl.Series(name, [None], dtype=kind)) if missing.any() else found
 
 
 def _spelled(value: Any) -> str | None:
