@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from predictor.backbone import Backbone
+from predictor.conformal import Correction
 from predictor.features import PromptSignals, fingerprint, pooled_features
 from predictor.head import Bins, Floats, SoftLabelHead, quantiles
 from predictor.model_card import card
@@ -33,7 +34,8 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
     """Pooling settings, position trend, bins and head as one object with `save_pretrained`/`from_pretrained`.
 
     `predictor`: the name its estimates bear; `backbone`, `backbone_fingerprint`, `dtype`: which LLM's
-    activations it was trained on; `facts`: what it was trained on and how well it did, for the model card.
+    activations it was trained on; `facts`: what it was trained on and how well it did, for the model card;
+    `conformal`: the `Correction` of its quantiles, None where there is none (the bins' own are given then).
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
         features: int,
         trend: dict[str, Any] | None = None,
         facts: dict[str, Any] | None = None,
+        conformal: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.predictor = predictor
@@ -57,6 +60,7 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
         self.trend = None if trend is None else PositionTrend.from_json(trend)
         self.bins = Bins(tuple(edges))
         self.facts = facts or {}
+        self.conformal = None if conformal is None else Correction.from_json(conformal)
         self.head = SoftLabelHead(features, len(edges) - 1)
         self.eval()
 
@@ -71,6 +75,15 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
         with torch.no_grad():
             return np.asarray(self(features).numpy())
 
+    def quantiles(self, probabilities: Floats) -> dict[float, Floats]:
+        """Level -> (n,) tokens of (n, K) bin probabilities, at the levels of the estimates table.
+
+        A predictor with a conformal correction gives them corrected, and leaves out those levels that it had too
+        few prompts for.
+        """
+        plain = quantiles(probabilities, self.bins, tuple(QUANTILES))
+        return plain if self.conformal is None else self.conformal.apply(plain)
+
     def head_hash(self) -> str:
         """SHA-256 over the weights, the bins and the position trend, so that estimates can name what made them."""
         digest = hashlib.sha256()
@@ -82,13 +95,14 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
 
     def identity(self) -> dict[str, Any]:
         """What estimates must have in common with this predictor to be its own; stored beside each of them."""
-        return {
+        facts = {
             "backbone": self.backbone,
             "backbone_fingerprint": self.backbone_fingerprint,
             "dtype": self.dtype_name,
             "head_sha256": self.head_hash(),
             "signals": self.pooling.to_json(),
         }
+        return facts if self.conformal is None else {**facts, "conformal": self.conformal.to_json()}
 
     def summary(self) -> str:
         """One line: settings and test scores."""
@@ -197,6 +211,7 @@ def make_checkpoint(
     trend: PositionTrend | None,
     fitted: Fitted,
     facts: dict[str, Any],
+    correction: Correction | None = None,
 ) -> LengthPredictor:
     """Bundle a trained head with all that is needed to use it on a new prompt."""
     checkpoint = LengthPredictor(
@@ -209,6 +224,7 @@ def make_checkpoint(
         features=backbone.hidden_size,
         trend=trend.to_json() if trend is not None and pooling.needs_trend else None,
         facts=facts,
+        conformal=None if correction is None else correction.to_json(),
     )
     checkpoint.head.load_state_dict(fitted.head.state_dict())
     return checkpoint
@@ -249,7 +265,7 @@ def as_estimates(checkpoint: LengthPredictor, request_id: Any, probabilities: Fl
         predictor=checkpoint.predictor,
         request_id=request_id,
         mean=probabilities @ checkpoint.bins.centres,
-        quantiles=quantiles(probabilities, checkpoint.bins, tuple(QUANTILES)),
+        quantiles=checkpoint.quantiles(probabilities),
         probabilities=probabilities,
         bin_edges=np.array(checkpoint.bins.edges),
         metadata=checkpoint.identity(),

@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from predictor.backbone import Backbone
 from predictor.baselines.pooled import GRIDS, best_of
 from predictor.checkpoint import LengthPredictor, make_checkpoint
+from predictor.conformal import calibrate
 from predictor.features import PromptSignals, fit_trend
+from predictor.head import Floats
 from predictor.methods import Forecast
 from predictor.model_card import data_facts
 from predictor.pooling import Pooling, PoolingSettings
@@ -29,6 +32,7 @@ def train_predictor(
 ) -> LengthPredictor:
     """Train on the split of `settings.seed`; the checkpoint's facts hold data, settings and test scores.
 
+    The quantiles get a conformal correction from the validation rows; the test rows say how far it holds.
     `fixed`: pooling settings given by the user; when it is empty the pooling's grid is tried.
     """
     texts = prompts_of(trace)
@@ -46,13 +50,24 @@ def train_predictor(
         "data": trace.metadata,
         "rows": data_facts(trace, split),
     }
-    checkpoint = make_checkpoint(name, backbone, chosen, trend, fitted, facts)
+    plain = make_checkpoint(name, backbone, chosen, trend, fitted, facts)
+
+    def table(rows: NDArray[np.int64]) -> Floats:
+        return plain.probabilities([signals[i] for i in rows], [texts[i] for i in rows])
+
+    rows = split.validation
+    correction = calibrate(plain.quantiles(table(rows)), trace.output_tokens[rows], prompt_ids(trace)[rows])
+    facts["conformal"] = correction.to_json()
     rows = split.test
-    table = checkpoint.probabilities([signals[i] for i in rows], [texts[i] for i in rows])
-    truth = trace.output_tokens[rows]
-    forecast = Forecast(table @ fitted.bins.centres, probabilities=table, edges=np.array(fitted.bins.edges))
+    found, truth = table(rows), trace.output_tokens[rows]
+    forecast = Forecast(
+        found @ fitted.bins.centres,
+        probabilities=found,
+        edges=np.array(fitted.bins.edges),
+        quantiles=correction.apply(plain.quantiles(found)),
+    )
     constant = Forecast(np.full(len(rows), float(np.median(trace.output_tokens[split.train]))))
     for key, one in (("test", forecast), ("constant", constant)):
         measures = scores(one, truth, fitted.bins)
         facts[key] = {name: value for name, value in measures.items() if np.isfinite(value)}
-    return make_checkpoint(name, backbone, chosen, trend, fitted, facts)
+    return make_checkpoint(name, backbone, chosen, trend, fitted, facts, correction)

@@ -1,15 +1,22 @@
 """Fitting a head on pooled features, with the epoch chosen on validation prompts."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from predictor.head import Bins, Floats, SoftLabelHead, loss, soft_labels
+from predictor.head import Bins, Floats, SoftLabelHead, loss
+from predictor.heads.crps import crps
+from predictor.targets import Targets
 from traces.errors import InputError
+
+Loss = Literal["soft-label", "crps"]
+Target = Literal["rows", "samples"]
 
 
 @dataclass(frozen=True)
@@ -26,8 +33,14 @@ class TrainSettings:
     ce_weight: float = 0.95
     bins: int = 20
     seed: int = 0
+    loss: Loss = "soft-label"
+    targets: Target = "rows"
 
     def __post_init__(self) -> None:
+        if self.targets not in get_args(Target):
+            raise InputError(f"targets {self.targets!r} is not one of {', '.join(get_args(Target))}")
+        if self.loss not in get_args(Loss):
+            raise InputError(f"loss {self.loss!r} is not one of {', '.join(get_args(Loss))}")
         for name in ("learning_rate", "batch_size", "epochs", "patience"):
             if getattr(self, name) <= 0:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be positive")
@@ -70,6 +83,19 @@ def split_by_prompt(
     return Split(*rows)
 
 
+def one_row_a_prompt(
+    split: Split, prompts: NDArray[np.object_], rng: np.random.Generator | None = None
+) -> Split:
+    """The split with one row of each prompt in training and validation: its first, or one that `rng` draws."""
+
+    def once(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        order = rows if rng is None else rng.permutation(rows)
+        _, first = np.unique(prompts[order].astype(str), return_index=True)
+        return np.sort(order[first])
+
+    return Split(once(split.train), once(split.validation), split.test)
+
+
 @dataclass(frozen=True)
 class Fitted:
     """A trained head and its validation loss."""
@@ -85,46 +111,86 @@ class Fitted:
 
 
 def fit(
-    features: Tensor, lengths: NDArray[np.int32], split: Split, settings: TrainSettings | None = None
+    features: Tensor,
+    lengths: NDArray[np.int32],
+    split: Split,
+    settings: TrainSettings | None = None,
+    prompts: NDArray[np.object_] | None = None,
 ) -> Fitted:
     """Train on the rows of `split.train`; keep the epoch with the least validation loss.
 
-    `features`: (n, d) float32, `lengths`: (n,) tokens. Deterministic for a seed on one machine.
+    `features`: (n, d) float32, `lengths`: (n,) tokens; `prompts`: (n,) the prompt of each row, which
+    `targets="samples"` needs: then all rows of a prompt count as one, whose target is their distribution.
+    Deterministic for a seed on one machine.
     """
     settings = settings or TrainSettings()
-    bins = Bins.fit(lengths[split.train], settings.bins)
-    centres = torch.tensor(bins.centres, dtype=torch.float32)
-    labels = torch.tensor(soft_labels(bins.index(lengths), settings.bins), dtype=torch.float32)
-    truth = torch.tensor(lengths, dtype=torch.float32)
+    bins, split, loss_of = objective(lengths, split, settings, prompts)
     features = features.float()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         head = SoftLabelHead(features.shape[1], settings.bins, settings.dropout)
         head.standardise(features[split.train])
-        optimiser = torch.optim.AdamW(
-            head.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
-        )
+        best = minimise(head, lambda rows: loss_of(head(features[rows]), rows), split, settings)
+    return Fitted(head, bins, best)
 
-        def loss_of(rows: Tensor) -> Tensor:
-            return loss(
-                head(features[rows]), labels[rows], truth[rows], centres, bins.edges[-1], settings.ce_weight
-            )
 
-        best, best_state, since = float("inf"), copy.deepcopy(head.state_dict()), 0
-        train, validation = torch.tensor(split.train), torch.tensor(split.validation)
-        for _ in range(settings.epochs):
-            head.train()
-            for rows in train[torch.randperm(len(train))].split(settings.batch_size):
-                optimiser.zero_grad()
-                loss_of(rows).backward()
-                optimiser.step()
-            head.eval()
-            with torch.no_grad():
-                value = float(loss_of(validation))
-            since += 1
-            if value < best:
-                best, best_state, since = value, copy.deepcopy(head.state_dict()), 0
-            if since >= settings.patience:
-                break
-    head.load_state_dict(best_state)
-    return Fitted(head.eval(), bins, best)
+def objective(
+    lengths: NDArray[np.int32],
+    split: Split,
+    settings: TrainSettings,
+    prompts: NDArray[np.object_] | None = None,
+) -> tuple[Bins, Split, Callable[[Tensor, Tensor], Tensor]]:
+    """The bins, the split's rows to train and choose on, and the loss of (b, K) logits for (b,) such rows."""
+    bins = Bins.fit(lengths[split.train], settings.bins)
+    targets = Targets.one_draw(lengths, bins)
+    if settings.targets == "samples":
+        assert prompts is not None, "targets of samples need the prompt of each row"
+        targets = Targets.over_samples(lengths, prompts, bins)
+        split = one_row_a_prompt(split, prompts)
+    centres = torch.tensor(bins.centres, dtype=torch.float32)
+    edges = torch.tensor(bins.edges, dtype=torch.float32)
+
+    def soft_label(logits: Tensor, rows: Tensor) -> Tensor:
+        mean = targets.mean[rows]
+        return loss(logits, targets.labels[rows], mean, centres, bins.edges[-1], settings.ce_weight)
+
+    def ranked(logits: Tensor, rows: Tensor) -> Tensor:
+        return crps(logits.softmax(-1), edges, targets.mean[rows]).mean() / bins.edges[-1]
+
+    return bins, split, ranked if settings.loss == "crps" else soft_label
+
+
+def minimise(
+    module: nn.Module,
+    loss_of: Callable[[Tensor], Tensor],
+    split: Split,
+    settings: TrainSettings,
+    groups: list[dict[str, Any]] | None = None,
+) -> float:
+    """AdamW on `loss_of(rows)`; the module ends in eval mode at its best epoch, whose validation loss is returned.
+
+    `groups`: parameters with options of their own, instead of all of the module's alike. Draws the order of the
+    rows from torch's global generator: seed it (and fork it) around the call.
+    """
+    optimiser = torch.optim.AdamW(
+        groups or module.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+    )
+    best, best_state, since = float("inf"), copy.deepcopy(module.state_dict()), 0
+    train, validation = torch.tensor(split.train), torch.tensor(split.validation)
+    for _ in range(settings.epochs):
+        module.train()
+        for rows in train[torch.randperm(len(train))].split(settings.batch_size):
+            optimiser.zero_grad()
+            loss_of(rows).backward()
+            optimiser.step()
+        module.eval()
+        with torch.no_grad():
+            value = float(loss_of(validation))
+        since += 1
+        if value < best:
+            best, best_state, since = value, copy.deepcopy(module.state_dict()), 0
+        if since >= settings.patience:
+            break
+    module.load_state_dict(best_state)
+    module.eval()
+    return best

@@ -85,6 +85,17 @@ def test_estimates_are_distributions(run: Path) -> None:
         assert len(estimates.metadata["head_sha256"]) == 64
 
 
+def test_intervals_are_conformal_and_hold_on_new_prompts(run: Path) -> None:
+    test = read_trace(run / "test.parquet")
+    for name, estimates in read_estimates(run / "estimates.parquet").items():
+        correction = load_predictor(run / name).conformal
+        assert correction is not None
+        assert estimates.metadata["conformal"] == correction.to_json()
+        truth = test.output_tokens[np.argsort(estimates.align(test))]
+        inside = (estimates.quantiles[0.05] <= truth) & (truth <= estimates.quantiles[0.95])
+        assert inside.mean() > 0.8
+
+
 def test_the_comparison_uses_them(run: Path) -> None:
     out = run / "comparison"
     assert estp("compare", run / "test.parquet", "--estimates", run / "estimates.parquet",

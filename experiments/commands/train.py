@@ -46,6 +46,8 @@ class Train:
     epochs: int = 30
     learning_rate: float = 1e-3
     batch_size: int = 64
+    targets: Literal["rows", "samples"] = "rows"
+    """rows: each answer is a target of its own; samples: all answers to one prompt are one, their distribution."""
 
     def run(self) -> int:
         """Train and write the folder; exit code 0."""
@@ -60,7 +62,9 @@ class Train:
         trace = read_rollout(self.trace)
         if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
             raise InputError(f"{self.out} exists already; name a new folder or remove it")
-        settings = TrainSettings(self.learning_rate, self.batch_size, self.epochs, seed=self.seed)
+        settings = TrainSettings(
+            self.learning_rate, self.batch_size, self.epochs, seed=self.seed, targets=self.targets
+        )
         given = {
             "signal_scale": self.signal_scale,
             "lambda1": self.lambda1,

@@ -15,7 +15,7 @@ import numpy as np
 from predictor.features import PromptSignals, fit_trend, pooled_features
 from predictor.methods import Data, Forecast, Predict, Reads, Rows
 from predictor.pooling import Pooling, PoolingSettings, SignalScale
-from predictor.rows import prompts_of
+from predictor.rows import prompt_ids, prompts_of
 from predictor.train import Fitted, Split, TrainSettings, fit
 from traces import Trace
 
@@ -123,7 +123,8 @@ def best_of(
     texts = prompts_of(trace)
     trend = fit_trend([signals[i] for i in split.train], [texts[i] for i in split.train])
     features = pooled_features(signals, candidates, trend, texts)
-    fitted = [fit(one, trace.output_tokens, split, settings) for one in features]
+    prompts = prompt_ids(trace)
+    fitted = [fit(one, trace.output_tokens, split, settings, prompts) for one in features]
     losses = [one.validation_loss for one in fitted]
     k = int(np.argmin(losses))
     return candidates[k], fitted[k], losses
