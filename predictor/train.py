@@ -11,18 +11,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from predictor.head import Bins, Floats, SoftLabelHead, loss
-from predictor.heads.crps import crps
 from predictor.targets import Targets
 from traces.errors import InputError
 
-Loss = Literal["soft-label", "crps"]
 Target = Literal["rows", "samples"]
 
 
 @dataclass(frozen=True)
 class TrainSettings:
     """Optimisation. EGTP uses AdamW 2e-5, batch 16, at most 10 epochs; with some 2,000 samples that stops far
-    from the minimum, so the defaults here are larger: they are what validation chose (docs/findings.md)."""
+    from the minimum, so the defaults here are larger: they are what validation chose (docs/findings.md).
+
+    `targets`: rows, each row's own length; samples, one row a prompt, whose target is the distribution over all
+    of the prompt's rows, so that a prompt counts once however often it was sampled.
+    """
 
     learning_rate: float = 1e-3
     batch_size: int = 64
@@ -33,14 +35,11 @@ class TrainSettings:
     ce_weight: float = 0.95
     bins: int = 20
     seed: int = 0
-    loss: Loss = "soft-label"
     targets: Target = "rows"
 
     def __post_init__(self) -> None:
         if self.targets not in get_args(Target):
             raise InputError(f"targets {self.targets!r} is not one of {', '.join(get_args(Target))}")
-        if self.loss not in get_args(Loss):
-            raise InputError(f"loss {self.loss!r} is not one of {', '.join(get_args(Loss))}")
         for name in ("learning_rate", "batch_size", "epochs", "patience"):
             if getattr(self, name) <= 0:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be positive")
@@ -148,16 +147,12 @@ def objective(
         targets = Targets.over_samples(lengths, prompts, bins)
         split = one_row_a_prompt(split, prompts)
     centres = torch.tensor(bins.centres, dtype=torch.float32)
-    edges = torch.tensor(bins.edges, dtype=torch.float32)
 
-    def soft_label(logits: Tensor, rows: Tensor) -> Tensor:
+    def loss_of(logits: Tensor, rows: Tensor) -> Tensor:
         mean = targets.mean[rows]
         return loss(logits, targets.labels[rows], mean, centres, bins.edges[-1], settings.ce_weight)
 
-    def ranked(logits: Tensor, rows: Tensor) -> Tensor:
-        return crps(logits.softmax(-1), edges, targets.mean[rows]).mean() / bins.edges[-1]
-
-    return bins, split, ranked if settings.loss == "crps" else soft_label
+    return bins, split, loss_of
 
 
 def minimise(

@@ -1,4 +1,4 @@
-"""What each step beyond the paper is worth: every extension against plain ESTP and last-token, on the same splits.
+"""What each step beyond the paper is worth: each against plain ESTP and last-token, on the same splits by prompt.
 
     python tools/ablation.py [NAME ...] [--seeds 5]
 
@@ -10,15 +10,14 @@ import math
 from dataclasses import replace
 
 from predictor.backbone import EMBEDDED, cache_folder, load_backbone
+from predictor.baselines.pooled import Pooled
 from predictor.cells import Cells, fingerprint_of
 from predictor.embedded import read_rollout
 from predictor.evaluate import Evaluation, Outcome, evaluate, random_splits
-from predictor.extensions.fusion import Learned
-from predictor.extensions.heads import Binned, LogLength, Quantiles
 from predictor.extensions.intervals import Conformal, quantiles_of
-from predictor.extensions.layers import Concat, Mix
+from predictor.extensions.layers import Concat
 from predictor.extensions.samples import OneDraw
-from predictor.extensions.scales import Corrected
+from predictor.extensions.start import VALIDATED
 from predictor.features import read_signals
 from predictor.layers import read_layers
 from predictor.methods import Data, Method
@@ -26,29 +25,14 @@ from predictor.pooling import PoolingSettings
 from predictor.rows import prompts_of
 from predictor.train import TrainSettings
 
-CRPS = TrainSettings(loss="crps")
-SAMPLES = TrainSettings(targets="samples")
+ESTP = Pooled("estp", (VALIDATED,))
 METHODS: list[Method] = [
-    Binned("last", PoolingSettings("last")),
-    Binned("estp"),
-    Binned("estp-sharper", PoolingSettings("estp", "detrended", 3.0, 1.4)),
-    Corrected("scale-log", "log"),
-    Corrected("scale-rank", "rank"),
-    Corrected("scale-both-ends", "both-ends"),
-    Corrected("scale-no-sink", "no-sink"),
-    Learned("fusion", train=SAMPLES),
-    Learned("fusion-query", query=True, train=SAMPLES),
-    Learned("query", signals=False, query=True, train=SAMPLES),
-    Concat("layers", ((20, 30),)),
-    Concat("last-and-mean", ((30,),), mean=True),
-    Mix("layer-mix"),
-    Binned("crps", train=CRPS),
-    Quantiles("quantile"),
-    LogLength("log-length"),
+    Pooled("last", (PoolingSettings("last"),)),
+    ESTP,
+    Concat("layers", (20, 30)),
     OneDraw(),
-    Binned("samples", train=SAMPLES),
-    Conformal("conformal", Binned("estp")),
-    Conformal("conformal-scenario", Binned("estp"), by_scenario=True),
+    Pooled("samples", (VALIDATED,), TrainSettings(targets="samples")),
+    Conformal("conformal", ESTP),
 ]
 COLUMNS = {"mae": "MAE", "median": "MAE of the median", "rmse": "RMSE", "tau": "tau", "crps": "CRPS",
            "coverage_90": "in 90%", "width_90": "width"}  # fmt: skip

@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from predictor.conformal import calibrate
-from predictor.head import Bins, quantiles
+from predictor.head import Bins, Floats, quantiles
 from predictor.methods import Data, Forecast, Method, Predict, Reads, Rows
 from predictor.train import Split
 from traces.estimates import QUANTILES
@@ -13,7 +11,7 @@ from traces.estimates import QUANTILES
 
 @dataclass(frozen=True)
 class Conformal:
-    """`method` with its quantiles corrected on the validation rows, all together or scenario by scenario.
+    """`method` with its quantiles corrected on the validation rows.
 
     The validation rows also chose the method's epoch and settings, so that they are not quite new to it: how much
     of the promised coverage that costs is for the test rows to say.
@@ -21,7 +19,6 @@ class Conformal:
 
     name: str
     method: Method
-    by_scenario: bool = False
 
     @property
     def reads(self) -> frozenset[Reads]:
@@ -29,35 +26,18 @@ class Conformal:
 
     def fit(self, data: Data, split: Split, seed: int) -> Predict:
         plain = self.method.fit(data, split, seed)
-
-        def kind(rows: Rows) -> np.ndarray:
-            return data.scenarios[rows] if self.by_scenario else np.full(len(rows), "all", dtype=object)
-
         rows = split.validation
-        at = quantiles_of(plain(rows))
-        corrections = {}
-        for one in sorted(set(kind(rows))):
-            keep = kind(rows) == one
-            part = {q: column[keep] for q, column in at.items()}
-            corrections[one] = calibrate(part, data.lengths[rows][keep], data.prompt_ids[rows][keep])
+        correction = calibrate(quantiles_of(plain(rows)), data.lengths[rows], data.prompt_ids[rows])
 
         def predict(rows: Rows) -> Forecast:
             forecast = plain(rows)
-            at = quantiles_of(forecast)
-            known = [q for q in at if all(q in c.shifts for c in corrections.values())]
-            moved = {q: np.empty(len(rows)) for q in known}
-            for one, correction in corrections.items():
-                keep = kind(rows) == one
-                part = correction.apply({q: x[keep] for q, x in at.items()})
-                for q in known:
-                    moved[q][keep] = part[q]
-            settings = {"corrections": {k: c.to_json() for k, c in corrections.items()}}
-            return replace(forecast, quantiles=moved, settings={**forecast.settings, **settings})
+            settings = {**forecast.settings, "conformal": correction.to_json()}
+            return replace(forecast, quantiles=correction.apply(quantiles_of(forecast)), settings=settings)
 
         return predict
 
 
-def quantiles_of(forecast: Forecast) -> dict[float, np.ndarray]:
+def quantiles_of(forecast: Forecast) -> dict[float, Floats]:
     """The forecast's quantiles at the levels of the estimates table, its own or those of its bins."""
     if forecast.quantiles is not None:
         return {q: forecast.quantiles[q] for q in QUANTILES if q in forecast.quantiles}

@@ -1,1 +1,0 @@
-"""Heads beside the soft-label one of predictor/head.py: other losses and other kinds of answer."""
