@@ -228,7 +228,7 @@ class _Server:
         if self.engine.parking is not None:
             self.engine.rank = self.rank
             self.coasts = self.repeats = False
-        elif limits.priority:
+        elif limits.priority and not run.order.stands:
             self.engine.rank = self.rank
             if run.order.refresh is not None:
                 self.reranking = Reranking(self.engine, run.order)

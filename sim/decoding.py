@@ -18,6 +18,7 @@ class Sequence:
 
     Attributes:
         number: rank by (arrival, id), which breaks every tie. priority: smaller goes first.
+        urgency: (priority, number) when it was queued or ranked anew; who has the largest is preempted first.
         generated: tokens it has got. computed: tokens whose KV is there. Both stand still while it decodes.
         blocks: KV blocks it holds (not kept while it decodes: they follow from ``computed``).
         base: generated tokens at the start of step 0, were it to have decoded ever since.
@@ -34,6 +35,7 @@ class Sequence:
     since = waited = 0
     last_step = phase = -1
     ranked = False
+    urgency: tuple[float, int] = (0.0, 0)
     holding: Holding | None = None
 
     def __init__(

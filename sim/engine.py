@@ -20,7 +20,7 @@ from sim.plan import Limits, Plan, feeds_last
 
 UNLIMITED = 1 << 60
 
-URGENCY = attrgetter("priority", "number")
+URGENCY = attrgetter("urgency")
 
 
 class Engine:
@@ -77,7 +77,8 @@ class Engine:
         """Let a sequence wait that is not longer than ``longest``."""
         sequence.since = self.step
         if self.limits.priority:
-            heappush(self.heap, (sequence.priority, sequence.number, sequence))
+            sequence.urgency = (sequence.priority, sequence.number)
+            heappush(self.heap, (*sequence.urgency, sequence))
         else:
             self.queue.append(sequence)
 

@@ -171,6 +171,7 @@ class Reranking:
         values = self.order.ask_some(*self._stand(sequences, running), now_s) if sequences else np.empty(0)
         for sequence, value in zip(sequences, values.tolist(), strict=True):
             sequence.priority = value
+            sequence.urgency = (value, sequence.number)
 
     def _stand(
         self, sequences: list[Sequence], running: bool, ahead: NDArray[np.int64] | None = None

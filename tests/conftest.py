@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+# No test needs a model hub, and without a network each attempt costs half a minute.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
 # A deadline measures the machine, not the code, and this machine is shared.
 settings.register_profile("estp", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("estp")

@@ -58,6 +58,7 @@ class Policy(Protocol):
 
     * ``vectorised = True``: it only does arithmetic, so it may be called with many requests (and an
       array of times) at once, and returns an array.
+    * ``stands = True``: its value never changes, so it is not asked again after a preemption.
     * ``refresh``: its value moves. ``"progress"``: with the tokens that a request has got, so it stands
       while a request waits; ``"event"``: it is asked when a request comes or goes; ``"step"``: before
       every step; a number: every so many seconds. Static batching asks such a policy whenever it
@@ -80,7 +81,7 @@ class Order:
         keys: (n,) list; the value of each request at its arrival. The order of service is
             ``(keys[number], number)``.
         refresh, preemptive: see `Policy`; ``refresh`` is None if the values stand.
-        vectorised: whether `ask_some` is one call.
+        vectorised: whether `ask_some` is one call. stands: see `Policy`.
     """
 
     def __init__(self, policy: Policy, name: str, requests: Requests) -> None:
@@ -89,6 +90,7 @@ class Order:
         self.refresh: Any = getattr(policy, "refresh", None)
         self.preemptive = bool(getattr(policy, "preemptive", False))
         self.vectorised = bool(getattr(policy, "vectorised", False))
+        self.stands = bool(getattr(policy, "stands", False))
         self._requests = requests
         if not (self.refresh is None or self.refresh in REFRESHES or _is_seconds(self.refresh)):
             raise InputError(

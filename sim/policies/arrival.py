@@ -11,6 +11,7 @@ class FCFS:
     """First come, first served."""
 
     vectorised: ClassVar[bool] = True
+    stands: ClassVar[bool] = True
 
     def __call__(self, request: Any, now_s: Any) -> Any:
         return request.arrival_s
@@ -21,6 +22,7 @@ class Random:
     """A random order, fixed by the run's seed."""
 
     vectorised: ClassVar[bool] = True
+    stands: ClassVar[bool] = True
 
     def __call__(self, request: Any, now_s: Any) -> Any:
         return request.uniform

@@ -77,6 +77,7 @@ class CVaR:
     beta: float = 1.0
     level: float = 0.9
     vectorised: ClassVar[bool] = True
+    stands: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.beta) and self.beta >= 0 and 0 <= self.level < 1):

@@ -32,6 +32,7 @@ class Shortest:
     predictor: str
     sigma: float = 0.0
     vectorised: ClassVar[bool] = True
+    stands: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.sigma) and self.sigma >= 0):
@@ -48,6 +49,7 @@ class Longest:
 
     predictor: str
     vectorised: ClassVar[bool] = True
+    stands: ClassVar[bool] = True
 
     def __call__(self, request: Any, now_s: Any) -> Any:
         return -request.estimate(self.predictor).mean
