@@ -16,6 +16,7 @@ COMMANDS = {
     "stress": "experiments.commands.stress:Stress",
     "demo": "experiments.commands.demo:Demo",
     "sweep": "experiments.commands.sweep:Sweep",
+    "report": "experiments.commands.report:Report",
     "prompts": "experiments.commands.prompts:Prompts",
     "rollout": "experiments.commands.rollout:Rollout",
     "train": "experiments.commands.train:Train",

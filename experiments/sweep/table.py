@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import typing
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -31,6 +31,8 @@ class Standing:
 
     Attributes:
         point: the settings of the point, without policy and seed.
+        samples: policy -> seed -> value; empty where the policy failed at one of the point's seeds, as
+            the rest would be the mean of other requests.
         values: policy -> its interval over the seeds (half width nan for a single one).
         best: the policy with the best mean; None where nothing is better or all are alike.
         within: policies whose paired difference from the best includes 0.
@@ -38,10 +40,17 @@ class Standing:
     """
 
     point: dict[str, Any]
+    samples: dict[str, dict[int, float]]
     values: dict[str, Interval]
     best: str | None
     within: list[str]
     known: bool
+
+    def difference(self, policy: str, baseline: str) -> Interval:
+        """The paired interval of ``policy - baseline``."""
+        values, base = self.samples[policy], self.samples[baseline]
+        both = [seed for seed in values if seed in base]
+        return paired_interval([values[seed] for seed in both], [base[seed] for seed in both])
 
 
 def results_table(plan: Plan, cells: Sequence[Cell], outcomes: Sequence[dict[str, Any]]) -> pl.DataFrame:
@@ -71,11 +80,10 @@ def write_results(table: pl.DataFrame, folder: Path) -> None:
 
 
 def standings(table: pl.DataFrame, metric: str) -> Iterator[Standing]:
-    """How the policies stand at each point of the grid, failed cells left out."""
+    """How the policies stand at each point of the grid; one that failed there stands nowhere."""
     names = table.columns[: table.columns.index("seed")]
     axes = [name for name in names if name not in KEYS]
-    done = table.filter(pl.col(ERROR).is_null())
-    for key, part in done.group_by(axes, maintain_order=True) if axes else [((), done)]:
+    for key, part in table.group_by(axes, maintain_order=True) if axes else [((), table)]:
         yield _standing(dict(zip(axes, key, strict=True)), part, metric)
 
 
@@ -83,7 +91,7 @@ def render(table: pl.DataFrame, metrics: Sequence[str] | None = None, rows: int 
     """The points of the grid and their policies, with the best marked ``*`` and what is within noise ``~``."""
     names = list(metrics or table_metrics(table))
     by_metric = [list(standings(table, name)) for name in names]
-    if not by_metric or not by_metric[0]:
+    if not by_metric:
         return "no cell has a result"
     called = labels(list(dict.fromkeys(table["policy"].to_list())))
     head = [*by_metric[0][0].point, "policy", *(TITLES[name] for name in names)]
@@ -109,30 +117,27 @@ def table_metrics(table: pl.DataFrame) -> list[str]:
 
 
 def _standing(point: dict[str, Any], part: pl.DataFrame, metric: str) -> Standing:
-    # By seed, so that policies pair up; a seed that failed for one of them pairs with nothing.
-    values = {
-        str(policy[0]): dict(zip(rows["seed"].to_list(), rows[metric].to_list(), strict=True))
-        for policy, rows in part.group_by("policy", maintain_order=True)
+    seeds = part["seed"].unique()
+    done = part.filter(pl.col(ERROR).is_null())
+    samples: dict[str, dict[int, float]] = {
+        policy: {} for policy in part["policy"].unique(maintain_order=True)
     }
-    shown = {policy: t_interval(list(by_seed.values())) for policy, by_seed in values.items()}
-    better = {policy: one.mean for policy, one in shown.items() if not math.isnan(one.mean)}
+    for policy, rows in done.group_by("policy", maintain_order=True):
+        if len(rows) == len(seeds):
+            samples[str(policy[0])] = dict(zip(rows["seed"].to_list(), rows[metric].to_list(), strict=True))
+    values = {policy: t_interval(list(by_seed.values())) for policy, by_seed in samples.items()}
+    means = {policy: one.mean for policy, one in values.items() if not math.isnan(one.mean)}
     sides = (LOWER.fullmatch(metric), HIGHER.fullmatch(metric))
-    if not any(sides) or len(set(better.values())) < 2:
-        return Standing(point, shown, None, [], True)
-    best = (min if sides[0] else max)(better, key=lambda policy: better[policy])
-    gaps = {policy: _gap(values[policy], values[best]) for policy in values if policy != best}
+    if not any(sides) or len(set(means.values())) < 2:
+        return Standing(point, samples, values, None, [], True)
+    best = (min if sides[0] else max)(means, key=lambda policy: means[policy])
+    bare = Standing(point, samples, values, best, [], True)
+    gaps = {policy: bare.difference(policy, best) for policy in means if policy != best}
     known = all(not math.isnan(gap.half_width) for gap in gaps.values())
-    return Standing(point, shown, best, [policy for policy, gap in gaps.items() if gap.includes_zero], known)
-
-
-def _gap(values: dict[int, float], base: dict[int, float]) -> Interval:
-    both = [seed for seed in values if seed in base]
-    return paired_interval([values[seed] for seed in both], [base[seed] for seed in both])
+    return replace(bare, within=[policy for policy, gap in gaps.items() if gap.includes_zero], known=known)
 
 
 def _marked(standing: Standing, policy: str) -> str:
-    if policy not in standing.values:
-        return "-  "
     noise = policy in standing.within and standing.known
     mark = BEST if policy == standing.best else NOISE if noise else " "
     return f"{cell(standing.values[policy])} {mark}"

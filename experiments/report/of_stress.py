@@ -1,0 +1,79 @@
+"""The report of stress questions: each with its sentence, plot and data."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.report import svg
+from experiments.report.page import Page, Picture, Section, Table
+from traces.errors import InputError
+
+KEYS = ("question", "sentence", "command", "settings", "data")
+
+
+def questions(folder: Path) -> dict[str, dict[str, Any]]:
+    """Name -> content of each question's JSON file in the folder.
+
+    Raises:
+        InputError: a file is not readable.
+    """
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            content = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} is not readable as JSON: {error}") from error
+        if isinstance(content, dict) and all(key in content for key in KEYS):
+            found[path.stem] = content
+    return found
+
+
+def page_of(folder: Path) -> Page:
+    """The page of all questions in a folder.
+
+    Raises:
+        InputError: a file is not readable.
+    """
+    asked = questions(folder)
+    return Page(
+        title="Stress questions",
+        about=f"{len(asked)} question{'s' if len(asked) > 1 else ''}, simulated by estp stress",
+        findings=[content["sentence"] for content in asked.values()],
+        caveats=["± is a 95% interval over replications that all policies share."],
+        sections=[
+            *(_section(folder, name, content) for name, content in asked.items()),
+            Section("Settings", tables=_settings(asked)),
+        ],
+        commands=[f"{content['command']} --out {shlex.quote(str(folder))}" for content in asked.values()],
+    )
+
+
+def _section(folder: Path, name: str, content: Mapping[str, Any]) -> Section:
+    plot = folder / f"{name}.svg"
+    pictures = [Picture("", svg.from_file(plot, content["question"]))] if plot.is_file() else []
+    head = list(content["data"][0]) if content["data"] else []
+    rows = [[_text(row[key]) for key in head] for row in content["data"]]
+    tables = [Table("What the plot shows", head, rows, texts=3)] if rows else []
+    return Section(content["question"], [content["sentence"]], pictures, tables)
+
+
+def _settings(asked: Mapping[str, Mapping[str, Any]]) -> list[Table]:
+    tables = []
+    seen: list[Any] = []
+    for name, content in asked.items():
+        if content["settings"] in seen:
+            continue
+        seen.append(content["settings"])
+        rows = [[key, json.dumps(value, ensure_ascii=False)] for key, value in content["settings"].items()]
+        tables.append(
+            Table(f"Of {name}, and of those that follow up to the next table", ["setting", "value"], rows, 2)
+        )
+    return tables
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
