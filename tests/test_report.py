@@ -377,7 +377,7 @@ def test_chromium_finds_no_fault_and_asks_for_nothing(folder: Path, tmp_path: Pa
     # On a phone nothing sticks out: the page is measured by a script, which its own policy would forbid.
     text = (folder / "compared/report.html").read_text()
     text = re.sub(r"<meta http-equiv[^>]*>", "", text)
-    measure = "<script>let e = document.documentElement; document.title = e.scrollWidth + ' of ' + e.clientWidth</script>"
+    measure = "<script>e = document.documentElement; document.title = e.scrollWidth + ' of ' + e.clientWidth</script>"
     (tmp_path / "phone.html").write_text(text.replace("</body>", f"{measure}</body>"))
     out, _, _ = browse(tmp_path / "phone.html", tmp_path, "--dump-dom", "--window-size=500,900")
     found = re.search(r"<title>(\d+) of (\d+)</title>", out)

@@ -99,7 +99,7 @@ def command_of(options: Mapping[str, Any]) -> str:
         words += ["--policy", policy]
     for kind, name in ((Requests, "requests"), (Load, "load"), (Server, "server")):
         for option in dataclasses.fields(kind):
-            value = options[name][option.name]
+            value = options[name].get(option.name, option.default)
             value = tuple(value) if isinstance(value, list) else value
             if value == option.default or option.name == "trace":
                 continue
