@@ -22,6 +22,7 @@ COMMANDS = {
     "train": "experiments.commands.train:Train",
     "predict": "experiments.commands.predict:Predict",
     "explain": "experiments.commands.explain:Explain",
+    "diagnose": "experiments.commands.diagnose:Diagnose",
     "evaluate": "experiments.commands.evaluate:Evaluate",
     "remaining": "experiments.commands.remaining:Remaining",
     "trace": "experiments.commands.trace:TraceCommand",

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from predictor.backbone import Backbone
 from predictor.conformal import Correction
-from predictor.features import PromptSignals, fingerprint, pooled_features
+from predictor.features import PromptSignals, fingerprint, pooled_features, prompt_rng
 from predictor.head import Bins, Floats, SoftLabelHead, quantiles
 from predictor.model_card import card
-from predictor.pooling import PoolingSettings, PositionTrend
+from predictor.pooling import PoolingSettings, PositionTrend, token_weights
 from predictor.train import Fitted
 from traces import Estimates
 from traces.errors import InputError
@@ -83,6 +83,20 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
         """
         plain = quantiles(probabilities, self.bins, tuple(QUANTILES))
         return plain if self.conformal is None else self.conformal.apply(plain)
+
+    def weights(self, signals: PromptSignals, prompt: str) -> Floats | None:
+        """(N,) share of each token in the pooled vector, summing to one; None for `max`, which has no shares."""
+        if self.pooling.pooling == "max":
+            return None
+        row = token_weights(
+            [self.pooling],
+            signals.entropy,
+            signals.received,
+            trend=self.trend,
+            window=signals.window,
+            rng=prompt_rng(prompt),
+        )[0]
+        return np.asarray(row.double().numpy())
 
     def head_hash(self) -> str:
         """SHA-256 over the weights, the bins and the position trend, so that estimates can name what made them."""

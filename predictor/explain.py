@@ -15,9 +15,8 @@ import numpy as np
 
 from predictor.backbone import Backbone
 from predictor.checkpoint import LengthPredictor
-from predictor.features import of, prompt_rng
+from predictor.features import of
 from predictor.head import Floats, quantiles
-from predictor.pooling import token_weights
 from predictor.signals import iter_signals
 from traces.errors import InputError
 
@@ -58,23 +57,12 @@ def explain(backbone: Backbone, predictor: LengthPredictor, prompt: str) -> Expl
     ids = backbone.encode(prompt)
     ((_, found),) = iter_signals(backbone.model, [ids])
     signals = of(found)
-    weight = None
-    if predictor.pooling.pooling != "max":
-        row = token_weights(
-            [predictor.pooling],
-            signals.entropy,
-            signals.received,
-            trend=predictor.trend,
-            window=signals.window,
-            rng=prompt_rng(prompt),
-        )[0]
-        weight = row.double().numpy()
     table = predictor.probabilities([signals], [prompt])
     return Explanation(
         tokens=tuple(pieces(backbone, prompt)),
         entropy=signals.entropy.double().numpy(),
         received=signals.received.double().numpy(),
-        weight=weight,
+        weight=predictor.weights(signals, prompt),
         probabilities=table[0],
         edges=np.array(predictor.bins.edges),
         mean=float(table[0] @ predictor.bins.centres),

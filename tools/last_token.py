@@ -3,8 +3,8 @@
     python tools/last_token.py
 
 First the mean share of the pooling weight that falls on the last token, on the chat template's tail and on the
-first token, and the papers' mismatch of the two signals. Then the evaluation again with the tail's tokens taken
-out of every pooling; the attention that each other token receives is still counted from all queries.
+first token (for the papers' other diagnostics see `estp diagnose`). Then the evaluation again with the tail's
+tokens taken out of every pooling; the attention that each other token receives is still counted from all queries.
 """
 
 import dataclasses
@@ -21,6 +21,7 @@ from predictor.features import PromptSignals, fit_trend, read_signals
 from predictor.methods import Data
 from predictor.pooling import PoolingSettings, token_weights
 from predictor.rows import prompts_of
+from predictor.token_kinds import template_ends
 
 SETTINGS = {
     "egtp, paper": PoolingSettings("egtp", "paper"),
@@ -44,21 +45,13 @@ def without_tail(signals: PromptSignals, tail: int) -> PromptSignals:
     )
 
 
-def mismatch(signals: PromptSignals, level: float = 60) -> tuple[float, float]:
-    """Shares of tokens high in entropy but low in attention received, and the reverse, at a percentile."""
-    entropy, received = signals.entropy.numpy(), signals.received.numpy()
-    high, seen = entropy >= np.percentile(entropy, level), received >= np.percentile(received, level)
-    return float((high & ~seen).mean()), float((~high & seen).mean())
-
-
 def main() -> None:
-    """Print both tables, and how far the two signals disagree."""
+    """Print both tables."""
     trace = read_rollout()
     backbone = load_backbone(EMBEDDED, "cpu", "float32")
     texts = prompts_of(trace)
     signals = read_signals(backbone, texts)
-    first, second = backbone.encode("a"), backbone.encode("b c d")
-    tail = next(k for k in range(1, len(first)) if first[-k - 1] != second[-k - 1])
+    _, tail = template_ends(backbone)
     trend = fit_trend(signals, texts)
     once = dict(zip(texts, signals, strict=True)).values()
     weights = [token_weights(list(SETTINGS.values()), s.entropy, s.received, trend=trend) for s in once]
@@ -71,8 +64,6 @@ def main() -> None:
             [[float(w[row, -1]), float(w[row, -tail:].sum()), float(w[row, 0])] for w in weights], 0
         )
         print(f"  {name:26}{shares[0]:12.3f}{shares[1]:8.3f}{shares[2]:8.3f}")
-    apart = np.mean([mismatch(s) for s in once], 0)
-    print(f"\nhigh in H and low in S: {apart[0]:.1%}; low in H and high in S: {apart[1]:.1%}")
     cut = {id(s): without_tail(s, tail) for s in once}
     print("\nwithout the tail\n")
     data = Data(trace, [cut[id(s)] for s in signals])
