@@ -26,6 +26,8 @@ COMMANDS = {
     "evaluate": "experiments.commands.evaluate:Evaluate",
     "remaining": "experiments.commands.remaining:Remaining",
     "trace": "experiments.commands.trace:TraceCommand",
+    "calibrate": "experiments.commands.calibrate:Calibrate",
+    "validate": "experiments.commands.validate:Validate",
     "export-priority": "experiments.commands.export_priority:ExportPriority",
 }
 

@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLoca
 from numpy.typing import NDArray
 
 from experiments.labels import labels
-from experiments.stats import Interval
+from experiments.stats import Interval, t_interval
 from experiments.style import colours, dashes, markers, new_figure
 
 Floats = NDArray[np.float64]
@@ -26,6 +26,8 @@ DOTS = 400
 # From this ratio on, a linear axis shows nothing but its largest value.
 LOG_FROM = 30
 LOG_Y_FROM = 5
+# Upper ends of the bins of requests by the share of their prompt that was found in the prefix cache.
+HIT_SHARES = (0.25, 0.5, 0.75, 0.9, 1.0)
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,41 @@ def bars(panels: list[Bars]) -> Figure:
     return figure
 
 
+def ttft_by_hit_share(found: Mapping[str, Sequence[tuple[Floats, Floats]]]) -> Curves:
+    """Mean TTFT of the requests by the share of their prompt that the prefix cache held.
+
+    Args:
+        found: policy -> a pair (hit share between 0 and 1, TTFT in seconds), (n,) each, a replication;
+            a request that was never admitted is nan in both.
+    """
+    means = {name: np.array([_mean_in_bins(*run) for run in runs]) for name, runs in found.items()}
+    some = np.flatnonzero(np.any([np.isfinite(table).any(axis=0) for table in means.values()], axis=0))
+    # A replication without such requests tells nothing about them; the others do.
+    lines = {
+        name: [t_interval(column[np.isfinite(column)]) for column in table.T[some]]
+        for name, table in means.items()
+    }
+    ends = [f"{100 * end:g}" for end in HIT_SHARES]
+    called = ["0", *(f"{low}–{high}" for low, high in zip(["0", *ends[:-1]], ends, strict=True))]
+    return Curves(
+        "of the prompt found in the prefix cache (%)",
+        "mean TTFT (s)",
+        list(range(len(some))),
+        lines,
+        log="y",
+        x_ticks={place: called[i] for place, i in enumerate(some)},
+    )
+
+
+def _mean_in_bins(share: Floats, values: Floats) -> Floats:
+    """Mean of the values with a share of 0 and of those up to each of ``HIT_SHARES``; nan where there are none."""
+    place = np.where(share > 0, 1 + np.searchsorted(HIT_SHARES, share), 0)
+    known = np.isfinite(share) & np.isfinite(values)
+    count = np.bincount(place[known], minlength=len(HIT_SHARES) + 1)
+    total = np.bincount(place[known], values[known], minlength=len(HIT_SHARES) + 1)
+    return np.asarray(np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0))
+
+
 def curves(panels: Sequence[Curves], rows: int = 1) -> Figure:
     """Panels of lines with bands, row by row; a policy has one look and one entry in the legend.
 
@@ -140,7 +177,7 @@ def curves(panels: Sequence[Curves], rows: int = 1) -> Figure:
     one_x = columns > 1 and len({panel.x_label for panel in panels}) == 1
     figure, grid = new_figure(
         columns,
-        height=(0.55 if columns > 1 else 0.85) * rows + 0.1,
+        height=(0.6 if columns > 1 else 0.85) * rows + 0.1,
         rows=rows,
         sharex="col" if alike_x else False,
         sharey="row" if alike_y else False,
@@ -189,7 +226,13 @@ def _draw(axes: Axes, panel: Curves, look: Mapping[str, Mapping[str, Any]], hand
         axes.axvline(x, linewidth=0.8, **style(name, "linestyle"))
     for name, (x, value) in panel.points.items():
         half_width = value.half_width if value.half_width > 0 else None
-        keys: Any = {"markersize": 4.5, "linestyle": "none", "elinewidth": 0.8, "zorder": 3}
+        keys: Any = {
+            "markersize": 4,
+            "linestyle": "none",
+            "elinewidth": 0.8,
+            "zorder": 3,
+            "markeredgewidth": 0,
+        }
         drawn = axes.errorbar(x, value.mean, half_width, **keys, **style(name, "marker"))
         handles.setdefault(name, drawn)
 

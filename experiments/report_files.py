@@ -14,18 +14,20 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from experiments import plots
 from experiments.compare import HIGHER, LOWER, Comparison
 from experiments.style import plot_style, save_figure
 from experiments.table import judge
+from sim import Result
 from sim.metrics import latencies
 from traces.errors import InputError
 from traces.parquet import write_table
 
 SUMMARY, RECORDS = "summary.json", "records.parquet"
 SCHEMA_VERSION = 1
-PLOTS = ("jct_cdf", "jct", "padding_throughput", "queue_length", "predictions")
+PLOTS = ("jct_cdf", "jct", "padding_throughput", "queue_length", "predictions", "ttft_by_hit_share")
 
 
 def check_folder(out: Path | None, option: str = "--out") -> None:
@@ -213,12 +215,24 @@ def _write_plots(comparison: Comparison, folder: Path) -> None:
         panels = [first, panel("throughput (tokens/s)", "output_throughput")]
         save_figure(plots.bars(panels), folder, "padding_throughput")
         save_figure(plots.queue_length(arrival, scheduled), folder, "queue_length")
+        if any(result.metrics["prefix_hit_tokens"] for result in comparison.results.values()):
+            hits = {
+                policy: [hit_shares(result) for result in comparison.of_policy(policy)] for policy in policies
+            }
+            save_figure(plots.curves([plots.ttft_by_hit_share(hits)]), folder, "ttft_by_hit_share")
         workload = comparison.workloads[seeds[0]]
         if workload.estimates:
             means = {name: one.mean for name, one in workload.estimates.items()}
             errors = {name: error["mae_tokens"] for name, error in _prediction_errors(comparison).items()}
             figure = plots.predicted_against_true(means, workload.trace.output_tokens, errors)
             save_figure(figure, folder, "predictions")
+
+
+def hit_shares(result: Result) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Share of each prompt that was found in the prefix cache, and the TTFT in seconds."""
+    records = result.records
+    share = records["prefix_hit_tokens"].to_numpy() / records["prompt_tokens"].to_numpy()
+    return share, latencies(records)["ttft"]
 
 
 def _write_vllm(comparison: Comparison, folder: Path, options: dict[str, Any]) -> None:

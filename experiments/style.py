@@ -44,6 +44,14 @@ POLICY_COLOURS = {
     "semantic": SKY,
     "mean": PURPLE,
     "last": VERMILION,
+    "srpt": "#117733",
+    "trail": "#AA4499",
+    "las": "#44AA99",
+    "mlfq": "#999933",
+    "gittins": "#332288",
+    "cvar": "#CC6677",
+    "ltr": "#661100",
+    "ssjf": "#882255",
     # A bound, which no policy is.
     "asked": BLACK,
 }
@@ -117,7 +125,7 @@ def colours(names: Sequence[str]) -> dict[str, str]:
     for name in sorted(names):
         called = label(name).split(" ")[0].lower()
         known = POLICY_COLOURS.get(called, POLICY_COLOURS.get(called.split("-")[0]))
-        chosen[name] = known or _first_free(OTHER_COLOURS, name, chosen)
+        chosen[name] = known or _first_free(OTHER_COLOURS, zlib.crc32(name.encode()), chosen)
     return chosen
 
 
@@ -132,17 +140,19 @@ def markers(names: Sequence[str]) -> dict[str, str]:
 
 
 def _one_each(choices: Sequence[Any], names: Sequence[str]) -> dict[str, Any]:
-    """Those who have a colour take the choice at its place; the others one by their name, if it is free."""
-    own = {name: i for i, name in enumerate(POLICY_COLOURS)}
-    chosen = {name: choices[own[label(name)] % len(choices)] for name in names if label(name) in own}
+    """Those who have a colour choose first, in its order, and then the others by their names."""
+    place = {name: i for i, name in enumerate(POLICY_COLOURS)}
+    known = sorted((place[label(name)], name) for name in names if label(name) in place)
+    chosen: dict[str, Any] = {}
+    for start, name in known:
+        chosen[name] = _first_free(choices, start, chosen)
     for name in sorted(set(names) - set(chosen)):
-        chosen[name] = _first_free(choices, name, chosen)
+        chosen[name] = _first_free(choices, zlib.crc32(name.encode()), chosen)
     return {name: chosen[name] for name in names}
 
 
-def _first_free(choices: Sequence[Any], name: str, taken: Mapping[str, Any]) -> Any:
-    start = zlib.crc32(name.encode()) % len(choices)
-    turns = [*choices[start:], *choices[:start]]
+def _first_free(choices: Sequence[Any], start: int, taken: Mapping[str, Any]) -> Any:
+    turns = [*choices[start % len(choices) :], *choices[: start % len(choices)]]
     free = [choice for choice in turns if choice not in taken.values()]
     return (free or turns)[0]
 

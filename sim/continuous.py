@@ -53,6 +53,9 @@ class ContinuousBatching:
             for any other priority, with the policy's number as the priority (smaller first, ties by
             arrival and id), which also says whom a lack of memory preempts.
         enable_prefix_caching: blocks of shared prefixes, and of a preempted request, are found again.
+        async_scheduling: a step is decided while the one before it still runs, as vLLM 0.14 and later do
+            unless told otherwise: who arrives during a step takes part in the next but one. (There the
+            place of a request that ends is free a step later too, which is left out.)
         leap: take steps between which nothing changes in one event; the records do not depend on it.
 
     Raises:
@@ -69,6 +72,7 @@ class ContinuousBatching:
     long_prefill_token_threshold: int = 0
     order: str = "auto"
     enable_prefix_caching: bool = True
+    async_scheduling: bool = False
     leap: bool = True
 
     name: ClassVar[str] = "continuous"
@@ -158,7 +162,7 @@ class ContinuousBatching:
 
     def serve(self, replica: Replica, run: Run) -> Generator[Event, None, None]:
         """The process of one replica (`sim.replica.Batching`)."""
-        return _Server(self.limits(run), self.leap, replica, run).process()
+        return _Server(self.limits(run), self.leap, self.async_scheduling, replica, run).process()
 
     def alone_s(self, prompt_tokens: Any, output_tokens: Any, latency: Latency) -> NDArray[np.float64]:
         """JCT (n,) of each request alone on an idle server with an empty cache."""
@@ -214,11 +218,13 @@ class StepLog:
 class _Server:
     """One replica at work: the engine, and the times of what it decides."""
 
-    def __init__(self, limits: Limits, leap: bool, replica: Replica, run: Run):
+    def __init__(self, limits: Limits, leap: bool, ahead: bool, replica: Replica, run: Run):
         self.engine = Engine(limits)
+        self.late: list[Sequence] | None = [] if ahead else None  # newcomers that the next step leaves out
         self.leap, self.replica, self.run = leap, replica, run
         self.by_chunk = getattr(run.latency, "chunk_time", None)
-        self.coasts = leap and not run.record_steps and run.records.gaps is None and run.closed is None
+        logged = run.record_steps or run.records.gaps is not None
+        self.coasts = leap and not (ahead or logged or run.closed is not None)
         self.repeats = self.coasts and not run.cache_is_read
         self.stretch = Stretch()
         replica.cached_tokens = self.cached_tokens
@@ -247,6 +253,12 @@ class _Server:
             if self.reranking is not None:
                 self.reranking.refresh(self.now_s)
             plan = engine.plan()
+            if self.late:
+                while self.late:
+                    engine.add(self.late.pop(0))
+                if plan is None:
+                    continue
+                plan.steps = plan.prefill_steps = 1
             if plan is None:
                 replica.peak_kv_blocks = engine.peak_blocks
                 event = replica.wait()
@@ -288,7 +300,11 @@ class _Server:
                     run.closed.left(1, clock_s)
             else:
                 chain = () if run.chains is None else run.chains(run.rows[number])
-                engine.add(Sequence(number, prompt_tokens, output_tokens, run.order.keys[number], chain))
+                sequence = Sequence(number, prompt_tokens, output_tokens, run.order.keys[number], chain)
+                if self.late is None:
+                    engine.add(sequence)
+                else:
+                    self.late.append(sequence)
         if run.closed is not None and run.closed.replicas > 1:
             return clock_s  # at any time a request may leave another replica
         return min(replica.next_arrival_s, run.horizon_s)
@@ -311,7 +327,8 @@ class _Server:
         if reranking is not None:
             hears_s = min(hears_s, reranking.hears_s)
         if not (plan.chunks or plan.preempted):
-            requests, context, full = plan.decode_requests, plan.context_tokens, plan.full
+            requests, context = plan.decode_requests, plan.context_tokens
+            full = plan.full and self.late is None
             steps = plan.steps if self.leap else 1
             if reranking is not None:
                 full = False

@@ -19,7 +19,7 @@ from experiments.options import Server
 from experiments.stress import QUESTIONS
 from traces import Estimates, write_estimates
 
-LATENCY = "affine,a=0.01,b=0.0001,c=0.001,d=0.000001"
+LATENCY = "roofline,model=smollm2-135m,device=l4"
 SMALL = ["--num-prompts", "60", "--replications", "2", "--latency", LATENCY]
 
 
@@ -55,6 +55,18 @@ def test_every_question_answers_on_a_persons_trace(folder: Path, capsys: pytest.
     for sentence in lines[1::2]:
         assert sentence.endswith(".")
         assert "nan" not in sentence
+
+
+def test_a_question_that_cannot_be_asked_does_not_stop_the_others(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--trace", "t.csv", *SMALL, "--workers", "1", "--batch-size", "4"]
+    assert main(["stress", "prefix", "oracle-gain", *given]) == 2
+    out, err = capsys.readouterr()
+    assert (
+        err == "estp: stress prefix: --batch-size is not an option of continuous batching; see --batching\n"
+    )
+    assert "[oracle-gain]" in out
 
 
 def test_a_folder_has_plot_data_sentence_and_command(
@@ -113,6 +125,7 @@ def test_a_command_says_what_differs_from_the_defaults() -> None:
         (["load", "--replications", "1"], "one replication tells nothing"),
         (["load", "--num-prompts", "0"], "--num-prompts is 0"),
         (["load", "--load", "-1"], "--load is -1.0"),
+        (["load", "--horizon-s", "9"], "--horizon-s 9.0 cuts into the load"),
         (["load", "--workers", "0"], "0 workers cannot work"),
         (["load", "--seed", "-1"], "--seed is -1"),
         (["load", "--trace", "none.csv"], "none.csv"),
@@ -126,3 +139,25 @@ def test_faults(folder: Path, capsys: pytest.CaptureFixture[str], arguments: lis
     assert message in error
     assert error.startswith("estp: ")
     assert error.count("\n") == 1
+
+
+def test_compare_draws_ttft_by_hit_share_where_prefixes_are_shared(folder: Path) -> None:
+    rows = "".join(f"{i},{64 + i},5,1,64\n" for i in range(30))
+    (folder / "p.csv").write_text("arrival_s,prompt_tokens,output_tokens,prefix_id,prefix_tokens\n" + rows)
+    names = ["prompt_tokens", "output_tokens", "prefix_id", "prefix_tokens"]
+    given = [
+        "p.csv",
+        "--policy",
+        "fcfs",
+        "--batching",
+        "continuous",
+        "--num-blocks",
+        "200",
+        "--latency",
+        LATENCY,
+    ]
+    given += ["--columns", "arrival_s=arrival_s", *(f"{name}={name}" for name in names)]
+    assert main(["compare", *given, "--out", "out"]) == 0
+    assert (folder / "out" / "ttft_by_hit_share.svg").exists()
+    assert main(["compare", *given, "--no-enable-prefix-caching", "--out", "out"]) == 0
+    assert not (folder / "out" / "ttft_by_hit_share.svg").exists()

@@ -93,6 +93,15 @@ def test_curves_keep_an_even_axis_for_what_spans_little_and_say_a_shared_label_o
     assert [axes.get_ylabel() for axes in figure.axes] == ["JCT (s)", "wait (s)"]
 
 
+def test_ttft_by_hit_share_groups_and_leaves_out_what_nobody_has() -> None:
+    share, nan = np.array([0.0, 0.1, 0.25, 0.95, 1.0, np.nan]), np.nan
+    runs = [(share, np.array([8.0, 2, 4, 1, 3, nan])), (share[:3], np.array([6.0, 3, 5]))]
+    panel = plots.ttft_by_hit_share({"fcfs": runs})
+    assert panel.x_ticks == {0: "0", 1: "0–25", 2: "90–100"}
+    # The second replication has nobody with most of their prompt in the cache.
+    assert [(value.mean, value.samples) for value in panel.lines["fcfs"]] == [(7, 2), (3.5, 2), (2, 1)]
+
+
 def test_waiting_is_the_exact_time_average() -> None:
     # One waits from 0 to 2 and one from 1 to 4: areas 1, 2, 1, 1 in four bins of one second.
     edges = np.arange(5.0)
@@ -183,6 +192,9 @@ def test_the_main_policies_are_told_apart_by_the_colour_blind(sight: str) -> Non
 def test_labels_are_short_and_differ() -> None:
     assert label("x/mine.py:Mine,weight=0.2") == "Mine (weight=0.2)"
     assert label("shortest,predictor=last") == "last"
+    assert label("srpt,predictor=estp,limit=0.8") == "srpt (estp, limit=0.8)"
+    assert label("aging,inner=shortest+predictor=last,rate=5") == "last + aging (rate=5)"
+    assert label("starvation-cap,inner=mlfq") == "mlfq + starvation-cap"
     assert labels(["a.py:Mine", "b.py:Mine", "fcfs"]) == {
         "a.py:Mine": "a.py:Mine",
         "b.py:Mine": "b.py:Mine",

@@ -2,8 +2,9 @@
 
     python tools/held_out_estimates.py
 
-ESTP and EGTP are the embedded predictors. The others are trained here on the same training prompts, with the
-settings that validation chooses; `-literal` are the papers' formulas as they stand. Only the means are kept.
+ESTP and EGTP are the embedded predictors, with their bins. The others are trained here on the same training
+prompts, with the settings that validation chooses; `-literal` are the papers' formulas as they stand. Of those
+only the means are kept.
 """
 
 import dataclasses
@@ -38,7 +39,15 @@ def main() -> None:
     for source in PREDICTORS:
         head = load_predictor(source)
         probabilities = head.probabilities([signals[i] for i in test], [texts[i] for i in test])
-        found.append(Estimates(head.predictor, ids, probabilities @ head.bins.centres))
+        found.append(
+            Estimates(
+                head.predictor,
+                ids,
+                probabilities @ head.bins.centres,
+                probabilities=np.round(probabilities, 6),
+                bin_edges=np.array(head.bins.edges),
+            )
+        )
     methods = catalogue()
     for outcome in evaluate(data, [methods[name] for name in TRAINED_HERE], splits).outcomes:
         assert outcome.forecast.mean is not None, "these methods all tell a length"

@@ -64,9 +64,10 @@ class Stress:
     """Folder for each question's plot (PNG, SVG), data (CSV, JSON), sentence and command."""
 
     def run(self) -> int:
-        """Print a sentence a question, write the files; exit code 0."""
+        """Print a sentence a question, write the files; exit code 0, or 2 if a question could not be asked."""
         from importlib import import_module
 
+        from experiments.cli import USER_ERROR
         from experiments.report_files import check_folder
         from experiments.stress import QUESTIONS
         from experiments.stress.answer import write
@@ -87,16 +88,23 @@ class Stress:
         case = self._case()
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
+        failed = False
         for name in QUESTIONS if ALL in self.questions else dict.fromkeys(self.questions):
             question = import_module(QUESTIONS[name])
             with plot_style():
-                answer = question.answer(case)
+                try:
+                    answer = question.answer(case)
+                except InputError as error:
+                    # What one question cannot use, another may: an option of one kind of batching, say.
+                    print(f"estp: stress {name}: {error}", file=sys.stderr)
+                    failed = True
+                    continue
                 print(f"{question.TITLE} [{name}]\n  {answer.sentence}", flush=True)
                 if self.out is not None:
                     write(answer, name, question.TITLE, self.out, self.command(name), self._settings(case))
         if self.out is not None:
             print(f"\nwrote {self.out}")
-        return 0
+        return USER_ERROR if failed else 0
 
     def _case(self) -> Case:
         from joblib import cpu_count

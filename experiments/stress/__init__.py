@@ -15,5 +15,6 @@ QUESTIONS = {
     "batch-size": "experiments.stress.batch_size",
     "estimate-cost": "experiments.stress.estimate_cost",
     "replicas": "experiments.stress.replicas",
+    "prefix": "experiments.stress.prefix",
 }
 """Name on the command line -> module."""

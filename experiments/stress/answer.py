@@ -121,10 +121,24 @@ def ranking(values: Mapping[str, Floats], lower: bool = True) -> tuple[str, list
     return best, near, [name for name in order[1:] if name not in near]
 
 
+def leads(values: Mapping[str, Floats], what: str, lower: bool = True) -> str:
+    """Who has ``what``, the others within noise; nobody is named where nobody stands out."""
+    best, near, rest = ranking(values, lower)
+    if not rest and near:
+        return f"noise does not tell who has {what}"
+    told = f"{listed([best])} has {what}"
+    return f"{told} ({listed(near)} within noise of it)" if near else told
+
+
 def listed(names: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``, by their labels."""
     called = list(labels(names).values())
     return called[0] if len(called) == 1 else f"{', '.join(called[:-1])} and {called[-1]}"
+
+
+def sentence(words: str) -> str:
+    """With a capital and a full stop."""
+    return f"{words[0].upper()}{words[1:]}."
 
 
 def plus_minus(interval: Interval) -> str:
@@ -142,6 +156,14 @@ def plus_minus(interval: Interval) -> str:
 def percent(interval: Interval) -> str:
     """``61 ±4%``."""
     return f"{plus_minus(hundred(interval))}%"
+
+
+def change(now: Floats, before: Floats) -> str:
+    """``-26 ±5%``, or that it is within noise."""
+    if paired_interval(now, before).includes_zero:
+        return "no change beyond noise"
+    found = percent(ratio(now - before, before))
+    return found if found.startswith("-") else f"+{found}"
 
 
 def hundred(share: Interval) -> Interval:

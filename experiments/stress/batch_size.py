@@ -10,7 +10,7 @@ from __future__ import annotations
 from experiments.compare import Comparison
 from experiments.plots import Curves
 from experiments.stats import t_interval
-from experiments.stress.answer import Answer, listed, plus_minus, ranking, ratio
+from experiments.stress.answer import Answer, change, leads, listed, plus_minus, ranking
 from experiments.stress.case import Case, run, samples
 from traces.arrivals import Arrivals
 
@@ -46,11 +46,8 @@ def _sentence(found: list[Comparison], policies: tuple[str, ...]) -> str:
         for p in policies
     )
     speed = {p: samples(large, p, "output_throughput") for p in policies}
-    best, near, _ = ranking(speed, lower=False)
-    told = f"at {SIZES[-1]}, {listed([best])} gives the most tokens/s"
-    base = policies[0]
-    if base != best and base not in near:
-        told += f", {plus_minus(ratio(speed[best], speed[base]))} times {listed([base])}'s"
-    if near:
-        told += f" ({listed(near)} within noise of it)"
+    best, base = ranking(speed, lower=False)[0], policies[0]
+    told = f"at {SIZES[-1]}, {leads(speed, 'the most tokens/s', lower=False)}"
+    if best != base:
+        told += f" ({listed([best])} against {listed([base])}: {change(speed[best], speed[base])})"
     return f"From batches of 8 to {SIZES[-1]} the padding ratio goes like this: {grows}; {told}."

@@ -9,7 +9,7 @@ from __future__ import annotations
 from experiments.compare import Comparison
 from experiments.plots import Curves
 from experiments.stats import t_interval
-from experiments.stress.answer import Answer, listed, percent, plus_minus, ranking, ratio
+from experiments.stress.answer import Answer, change, leads, listed, plus_minus, ranking, ratio
 from experiments.stress.case import Case, run, samples
 from traces.arrivals import Arrivals, burstiness_of
 
@@ -38,14 +38,11 @@ def answer(case: Case) -> Answer:
 def _sentence(found: list[Comparison], policies: tuple[str, ...]) -> str:
     steady, bursty = ({p: samples(one, p, "mean_jct_s") for p in policies} for one in (found[0], found[-1]))
     grows = ", ".join(f"{listed([p])} {plus_minus(ratio(bursty[p], steady[p]))}" for p in policies)
-    best, near, _ = ranking(bursty)
-    base = policies[0]
-    told = f"{listed([best])} is the fastest there"
-    if base != best and base not in near:
-        less = [percent(ratio(one[base] - one[best], one[base])) for one in (bursty, steady)]
-        told += f", {less[0]} below {listed([base])} (Poisson: {less[1]})"
-    if near:
-        told += f", with {listed(near)} within noise of it"
+    best, base = ranking(bursty)[0], policies[0]
+    told = leads(bursty, "the least there")
+    if best != base:
+        there, steadily = (change(one[best], one[base]) for one in (bursty, steady))
+        told += f"; against {listed([base])}, {listed([best])} is at {there} (under Poisson: {steadily})"
     return (
         f"From Poisson arrivals to gaps of CV {CVS[-1]:g}, mean JCT grows by these factors: {grows}; {told}."
     )

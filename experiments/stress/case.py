@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,6 @@ from experiments.options import Server
 from traces import Estimates, Trace, read_estimates, read_trace
 from traces.arrivals import Arrivals
 from traces.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 Floats = NDArray[np.float64]
 HELD_OUT = Path(__file__).parent / "held_out.parquet"
@@ -42,7 +39,8 @@ class Case:
     """What a question is asked of.
 
     Attributes:
-        trace: the requests; a replication draws ``num_requests`` of them and their arrivals.
+        source: the trace as it was given, with its shared prefixes.
+        trace: its requests, each so often that a replication can draw ``num_requests`` of them.
         estimates: by predictor, in the order of the trace.
         policies: who is compared where the question does not say; the first is the baseline.
         server: its options; a question that is about one kind of batching sets that kind.
@@ -54,6 +52,7 @@ class Case:
         progress: show a bar on standard error.
     """
 
+    source: Trace
     trace: Trace
     estimates: Mapping[str, Estimates]
     policies: tuple[str, ...]
@@ -106,9 +105,17 @@ def make_case(
         factor = np.random.default_rng(0).lognormal(0, NOISE, len(trace))
         aligned = {NOISY: Estimates(NOISY, trace.request_id, trace.output_tokens * factor)}
     main = [name for name in MAIN_PREDICTORS if name in aligned] or list(aligned)[:2]
-    case = Case(trace, aligned, tuple(policies) or default_policies(main), **settings)
+    case = Case(trace, trace, aligned, tuple(policies) or default_policies(main), **settings)
     if len(case.seeds) < 2:
         raise InputError("one replication tells nothing about noise; ask for 2 at least")
+    for name, value in (
+        ("--horizon-s", case.server.horizon_s),
+        ("--max-concurrency", case.server.max_concurrency),
+    ):
+        if value is not None:
+            raise InputError(
+                f"{name} {value} cuts into the load that a stress question is about; leave it out"
+            )
     for name, value in (("--load", case.load), ("--num-prompts", case.num_requests)):
         if not value > 0:
             raise InputError(f"{name} is {value}; it must be above 0")
@@ -151,13 +158,32 @@ def repeat(
 
 
 def run(case: Case, jobs: Sequence[Job]) -> list[Comparison]:
-    """The comparisons, in order; each whole one goes to a process."""
+    """The comparisons, in order; where they are fewer than the processes, each is split by its seeds."""
     from joblib import Parallel, delayed
     from tqdm import tqdm
 
-    pool = Parallel(n_jobs=min(case.workers, len(jobs)), return_as="generator")
-    done: Iterable[Any] = pool(delayed(compare)(job.trace, job.setup, job.estimates) for job in jobs)
-    return list(tqdm(done, total=len(jobs), desc="simulating", leave=False, disable=not case.progress))
+    pieces = -(-case.workers // len(jobs))
+    split = [np.array_split(job.setup.seeds, min(pieces, len(job.setup.seeds))) for job in jobs]
+    tasks = [
+        delayed(compare)(
+            job.trace, dataclasses.replace(job.setup, seeds=tuple(seeds.tolist())), job.estimates
+        )
+        for job, groups in zip(jobs, split, strict=True)
+        for seeds in groups
+    ]
+    pool = Parallel(n_jobs=min(case.workers, len(tasks)), return_as="generator")
+    bar = tqdm(pool(tasks), total=len(tasks), desc="simulating", leave=False, disable=not case.progress)
+    found: Iterator[Comparison] = iter(bar)
+    return [
+        _joined(job.setup, [next(found) for _ in groups]) for job, groups in zip(jobs, split, strict=True)
+    ]
+
+
+def _joined(setup: Setup, parts: list[Comparison]) -> Comparison:
+    """One comparison of those of its seeds."""
+    results = {key: result for part in parts for key, result in part.results.items()}
+    workloads = {seed: workload for part in parts for seed, workload in part.workloads.items()}
+    return Comparison(setup, results, workloads)
 
 
 def capacity(case: Case, trace: Trace | None = None) -> float:

@@ -1,67 +1,92 @@
-"""What may an estimate cost?
+"""What may an estimate cost, and what if it is there only after the prefill?
 
-A request cannot be ranked before its estimate is there, some seconds after it came; FCFS waits for
-none. The break-even is the cost at which the mean JCT is FCFS's.
+Continuous batching in a peak, when 10% more comes than the server can do: without a queue no order
+matters. An estimate made beside the server reaches it some seconds after the request came; until then
+the request cannot be ranked. One that is read off the request's own prefill costs the engine's time
+(`sim.parking`), and everybody's. The break-even is the cost at which the mean JCT is FCFS's.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 import numpy as np
 
-from experiments.compare import Comparison
+from experiments.labels import label
 from experiments.plots import Curves
-from experiments.stats import paired_interval, t_interval
-from experiments.stress.answer import Answer, crossing, listed, percent, plus_minus, ratio
-from experiments.stress.case import Case, Floats, run, samples
+from experiments.stats import Interval, paired_interval, t_interval
+from experiments.stress.answer import Answer, crossing, percent, plus_minus, ratio
+from experiments.stress.case import Case, Floats, capacity, run, samples
 from traces.arrivals import Arrivals
 
-TITLE = "What may an estimate cost?"
-COSTS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+TITLE = "What may an estimate cost, and what if it is there only after the prefill?"
+COSTS_MS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
+# Beyond this an engine that estimates after each prefill does little else.
+MOST_MS = {"arrival": math.inf, "prefill": 3.0}
+CALLED = {"arrival": "{}", "prefill": "{} after prefill"}
+PEAK = 1.1
 
 
 def answer(case: Case) -> Answer:
-    rate = case.rate()
-    arrivals = Arrivals("poisson", rate)
+    case = case.served_by("continuous")
+    rate = case.request_rate or PEAK * capacity(case)
     policies = [policy for policy in case.policies if policy not in ("fcfs", "sjf")]
-    free = case.job(["fcfs", *policies], arrivals)
-    priced = [case.served_by(estimate_cost_s=cost).job(policies, arrivals) for cost in COSTS_S]
-    base, *found = run(case, [free, *priced])
-    fcfs = samples(base, "fcfs", "mean_jct_s")
-    lines = {p: [t_interval(samples(one, p, "mean_jct_s")) for one in found] for p in policies}
-    even = {p: break_even(fcfs, [samples(one, p, "mean_jct_s") for one in (base, *found)]) for p in policies}
+    cells = [(when, cost) for when, most in MOST_MS.items() for cost in (0.0, *COSTS_MS) if cost <= most]
+    jobs = [
+        case.served_by(estimate_available=when, estimate_cost_s=cost / 1000).job(
+            ["fcfs", *policies] if not cost else policies, Arrivals("poisson", rate)
+        )
+        for when, cost in cells
+    ]
+    found = dict(zip(cells, run(case, jobs), strict=True))
+    fcfs = samples(found["arrival", 0.0], "fcfs", "mean_jct_s")
+    jct = {
+        CALLED[when].format(label(policy)): {
+            cost: samples(one, policy, "mean_jct_s") for (at, cost), one in found.items() if at == when
+        }
+        for policy in policies
+        for when in MOST_MS
+    }
+    unknown = Interval(math.nan, math.nan, "none", 0)
+    lines = {
+        name: [t_interval(mine[cost]) if cost in mine else unknown for cost in COSTS_MS]
+        for name, mine in jct.items()
+    }
     panel = Curves(
-        "seconds from an arrival to its estimate",
+        "an estimate takes (ms)",
         "mean JCT (s)",
-        COSTS_S,
+        COSTS_MS,
         lines,
         log="xy",
         levels={"fcfs": t_interval(fcfs)},
     )
-    facts = {"request_rate": rate, "break_even_s": {p: values.tolist() for p, values in even.items()}}
-    return Answer("; ".join(_part(p, base, fcfs, even[p]) for p in policies) + ".", [panel], 1, facts)
+    even = {name: break_even(fcfs, mine) for name, mine in jct.items()}
+    facts = {"request_rate": rate, "break_even_ms": {name: values.tolist() for name, values in even.items()}}
+    told = "; ".join(_part(name, mine, fcfs, even[name]) for name, mine in jct.items())
+    return Answer(f"In a peak, at {rate:.3g} requests/s: {told}.", [panel], 1, facts)
 
 
-def break_even(fcfs: Floats, mine: list[Floats]) -> Floats:
-    """Seconds (seeds,) that an estimate may cost until FCFS is as good: 0 from the start, nan beyond the last.
+def break_even(fcfs: Floats, mine: Mapping[float, Floats]) -> Floats:
+    """Milliseconds (seeds,) that an estimate may cost until FCFS is as good: 0 from the start, nan beyond the last.
 
     Args:
         fcfs: (seeds,) its mean JCT.
-        mine: the policy's at no cost, then at each of ``COSTS_S``.
+        mine: cost, from 0 upwards -> (seeds,) the policy's.
     """
-    gaps = np.array(mine) - fcfs
-    costs = (0.0, *COSTS_S)
-    return np.array([0.0 if gap[0] >= 0 else crossing(costs, gap.tolist(), 0.0) for gap in gaps.T])
+    gaps = np.array(list(mine.values())) - fcfs
+    return np.array([0.0 if gap[0] >= 0 else crossing(list(mine), gap.tolist(), 0.0) for gap in gaps.T])
 
 
-def _part(policy: str, base: Comparison, fcfs: Floats, even: Floats) -> str:
-    free = samples(base, policy, "mean_jct_s")
-    name = listed([policy])
+def _part(name: str, mine: Mapping[float, Floats], fcfs: Floats, even: Floats) -> str:
+    free, most = mine[0.0], max(mine)
     gap = paired_interval(free, fcfs)
-    if gap.includes_zero:
-        return f"{name} is within noise of fcfs even if its estimates cost nothing"
-    if gap.low > 0:
-        return f"{name} is behind fcfs even if its estimates cost nothing"
-    gain = f"{name}, {percent(ratio(fcfs - free, fcfs))} below fcfs in mean JCT with free estimates,"
+    if not gap.high < 0:
+        side = "within noise of" if gap.includes_zero else "behind"
+        return f"{name} is {side} fcfs even if an estimate takes no time"
+    gain = (
+        f"{name} is {percent(ratio(fcfs - free, fcfs))} below fcfs in mean JCT if an estimate takes no time"
+    )
     if np.isnan(even).any():
-        return f"{gain} is still ahead when an estimate takes {COSTS_S[-1]:g} s"
-    return f"{gain} is ahead as long as an estimate takes less than {plus_minus(t_interval(even))} s"
+        return f"{gain}, and still ahead if it takes {most:g} ms"
+    return f"{gain}, and ahead as long as it takes less than {plus_minus(t_interval(even))} ms"

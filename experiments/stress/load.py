@@ -13,7 +13,7 @@ import numpy as np
 from experiments.compare import Comparison
 from experiments.plots import Curves
 from experiments.stats import paired_interval, t_interval
-from experiments.stress.answer import Answer, crossing, listed, percent, plus_minus, ranking, ratio
+from experiments.stress.answer import Answer, change, crossing, listed, plus_minus, ranking, sentence
 from experiments.stress.case import Case, Floats, capacity, run, samples
 from traces.arrivals import Arrivals
 
@@ -60,16 +60,18 @@ def knee(found: list[Comparison], policy: str) -> Floats:
 
 def _sentence(knees: dict[str, Floats], rates: list[float], policies: tuple[str, ...]) -> str:
     endless = [policy for policy in policies if policy not in knees]
-    beyond = f"{listed(endless)} keeps up with all {rates[-1]:.3g} requests/s" if endless else ""
+    beyond = f"even {rates[-1]:.3g} requests/s are not too much for {listed(endless)}" if endless else ""
     if not knees:
-        return f"{beyond}."
+        return sentence(beyond)
     best, near, rest = ranking(knees, lower=False)
-    told = f"{listed([best])} keeps up with the most, {plus_minus(t_interval(knees[best]))} requests/s"
+    if near and not rest:
+        return f"Noise does not tell apart where {listed([best, *near])} saturate."
+    told = f"most is carried by {listed([best])}, {plus_minus(t_interval(knees[best]))} requests/s"
     if near:
         told += f" ({listed(near)} within noise of it)"
     for ahead, policy in zip(["", *rest], rest, strict=False):
-        less = percent(ratio(knees[best] - knees[policy], knees[best]))
-        told += f"; {listed([policy])} saturates at {plus_minus(t_interval(knees[policy]))}, {less} less"
+        less = change(knees[policy], knees[best])
+        told += f"; {listed([policy])} saturates at {plus_minus(t_interval(knees[policy]))} ({less})"
         if ahead and paired_interval(knees[ahead], knees[policy]).includes_zero:
-            told += f" (within noise of {listed([ahead])})"
-    return f"{beyond}; of the others {told}." if beyond else f"{told[0].upper()}{told[1:]}."
+            told += f", within noise of {listed([ahead])}"
+    return sentence(f"{beyond}; of the others {told}" if beyond else told)

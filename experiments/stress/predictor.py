@@ -28,7 +28,7 @@ from experiments.stress.case import Case, Floats, run, samples
 from traces.arrivals import Arrivals
 
 TITLE = "How good must a predictor be?"
-SIGMAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0)
+SIGMAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 CURVE = "sjf with noise"
 
 

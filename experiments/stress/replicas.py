@@ -56,7 +56,7 @@ def answer(case: Case) -> Answer:
         levels={"asked for": Interval(100 * SHARE, math.nan, "none", 0)},
         points={p: (k, met[p][tried.index(k)]) for p, k in need.items()},
         log="x",
-        x_ticks={k: str(k) for k in tried},
+        x_ticks={k: str(k) for k in tried if k & (k - 1) == 0},
     )
     facts = {"request_rate": rate, "bounds": list(bounds), "share": SHARE, "replicas": need}
     return Answer(_sentence(need, rate, bounds), [panel], 1, facts)

@@ -15,13 +15,14 @@ import numpy as np
 
 from experiments.compare import Comparison
 from experiments.plots import Curves
-from experiments.stress.answer import Answer, listed, percent, ranking, ratio
+from experiments.stress.answer import Answer, change, leads, listed, ranking, ratio
 from experiments.stress.case import Case, Floats, Job, capacity, run, samples
 from traces import Estimates, Trace
 from traces.arrivals import Arrivals
 
 TITLE = "What do heavy tails do?"
 ALPHAS = (1.2, 1.5, 2.0, 3.0, 5.0)
+TICKS = (1.2, 2.0, 3.0, 5.0)
 # No server writes without end; beyond this an answer is cut.
 LONGEST = 32_768
 METRICS = {"mean_jct_s": "mean JCT / {}'s", "p99_jct_s": "p99 JCT / {}'s"}
@@ -45,7 +46,7 @@ def answer(case: Case) -> Answer:
                 for p in case.policies
             },
             log="xy",
-            x_ticks={alpha: f"{alpha:g}" for alpha in ALPHAS},
+            x_ticks={alpha: f"{alpha:g}" for alpha in TICKS},
         )
         for metric, label in METRICS.items()
     ]
@@ -81,7 +82,13 @@ def with_tail(
     lengths = np.maximum(np.round(new[rank]), 1).astype(np.int64)
     return trace.replace(output_tokens=lengths), {
         name: dataclasses.replace(
-            one, mean=mapped(one.mean), quantiles={}, probabilities=None, bin_edges=None
+            one,
+            mean=mapped(one.mean),
+            quantiles={level: mapped(tokens) for level, tokens in one.quantiles.items()},
+            # What lies beyond all lengths has nowhere to go; bins must not become empty by that.
+            bin_edges=None
+            if one.bin_edges is None
+            else mapped(one.bin_edges) + np.arange(len(one.bin_edges)) * 1e-6,
         )
         for name, one in estimates.items()
     }
@@ -106,14 +113,11 @@ def _sentence(found: list[Comparison], policies: tuple[str, ...]) -> str:
     parts = []
     for metric, called in (("mean_jct_s", "mean JCT"), ("p99_jct_s", "p99 JCT")):
         values = {p: samples(heavy, p, metric) for p in policies}
-        best, near, _ = ranking(values)
-        told = f"{listed([best])} has the least {called}"
-        if best != base and base not in near:
-            light = samples(found[-1], best, metric), samples(found[-1], base, metric)
-            less = percent(ratio(values[base] - values[best], values[base]))
-            told += f", {less} below {listed([base])}"
-            told += f" (alpha {ALPHAS[-1]:g}: {percent(ratio(light[1] - light[0], light[1]))})"
-        if near:
-            told += f" ({listed(near)} within noise of it)"
+        best = ranking(values)[0]
+        told = leads(values, f"the least {called}")
+        if best != base:
+            light = change(samples(found[-1], best, metric), samples(found[-1], base, metric))
+            told += f", {listed([best])} against {listed([base])} at {change(values[best], values[base])}"
+            told += f" (alpha {ALPHAS[-1]:g}: {light})"
         parts.append(told)
     return f"With a Pareto tail of alpha {ALPHAS[0]:g}, {'; '.join(parts)}."

@@ -109,6 +109,9 @@ DEVICES: dict[str, Device] = {
     # NVIDIA Ada GPU architecture whitepaper, RTX 4090: 165.2 TFLOPS (fp16, fp32 accumulate), 330.3 (fp8,
     # fp32 accumulate), 1,008 GB/s; PCIe Gen4 x16.
     "rtx-4090": Device(165.2e12, 330.3e12, 1.008e12, 24, 32e9),
+    # NVIDIA RTX PRO 6000 Blackwell Server Edition datasheet: 96 GB, 1,597 GB/s, PCIe Gen5 x16, 120 TFLOPS in
+    # fp32; bf16 with fp32 accumulation is four times, fp8 eight times that (RTX Blackwell PRO whitepaper).
+    "rtx-pro-6000": Device(480e12, 960e12, 1.597e12, 96, 64e9),
 }
 
 

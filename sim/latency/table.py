@@ -23,9 +23,10 @@ AXES = ("prefill_tokens", "decode_requests", "context_tokens")
 class Table:
     """Linear interpolation between measured steps.
 
-    More work never makes a step shorter: where noise says so, the running maximum along each axis is
-    taken. Along each axis the time is constant below the first point, and goes on beyond the last one
-    with the slope of the last interval.
+    More tokens never make a step shorter: where noise says so, the running maximum along the axes of
+    prefill and of context is taken. (More requests may: matrix products of some sizes are slow.) Along each
+    axis the time is constant below the first point, and goes on beyond the last one with the slope of the
+    last interval.
 
     Attributes:
         prefill_tokens: (P,) rising, tokens. decode_requests: (D,) rising. context_tokens: (C,) rising,
@@ -107,6 +108,4 @@ class Table:
     @cached_property
     def _seconds(self) -> NDArray[np.float64]:
         seconds = np.asarray(self.seconds, np.float64)
-        for axis in range(seconds.ndim):
-            seconds = np.maximum.accumulate(seconds, axis=axis)
-        return seconds
+        return np.asarray(np.maximum.accumulate(np.maximum.accumulate(seconds, axis=0), axis=2))
