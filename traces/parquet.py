@@ -90,6 +90,9 @@ def read_any_parquet(
         )
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"{file} is not readable as Parquet: {_first_line(error)}") from error
+    except pl.exceptions.PanicException:
+        # A damaged page makes the library behind it panic, which is no ordinary exception.
+        raise InputError(f"{file} is not readable as Parquet: it is damaged; fetch it again") from None
     if text is None:
         return frame, None
     try:
