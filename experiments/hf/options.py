@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 from tyro.conf import arg
 
 if TYPE_CHECKING:
@@ -40,6 +39,8 @@ class Static:
         Raises:
             InputError: there are too few.
         """
+        import numpy as np
+
         from traces.errors import InputError
 
         short = np.flatnonzero(trace.output_tokens <= self.max_output_tokens)
@@ -56,6 +57,8 @@ class Static:
         Raises:
             InputError: a rate is not above 0.
         """
+        import numpy as np
+
         from traces.arrivals import Arrivals
 
         loads = dict[str, Any]()

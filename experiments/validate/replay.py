@@ -144,13 +144,10 @@ def _search(cost: Callable[[Profile], float], profile: Profile) -> tuple[float, 
 
     starts = [np.array([a / UNIT[0], b / UNIT[1]]) for a in START[0] for b in START[1]]
     start = min(starts, key=priced)
-    # Steps make the cost rough, so a simplex may shrink too early: start it anew, smaller, where it ended.
-    for size in (1.0, 0.3, 0.1):
-        simplex = start + size * np.array([[0.0, 0.0], [1.0, -1.0], [0.5, 1.0]])
-        options = {"initial_simplex": np.abs(simplex), "xatol": 1e-3, "fatol": 1e-9, "maxfev": 60}
-        found = minimize(priced, start, method="Nelder-Mead", options=options)
-        start = found.x
-    return float(found.fun), at(start)
+    simplex = start + np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    options = {"initial_simplex": simplex, "xatol": 1e-3, "fatol": 1e-9, "maxfev": 120}
+    found = minimize(priced, start, method="Nelder-Mead", options=options)
+    return float(found.fun), at(found.x)
 
 
 def metrics(recording: Recording, run: Recording | Replay) -> dict[str, Floats]:
