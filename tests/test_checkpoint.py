@@ -21,6 +21,7 @@ pytest.importorskip("transformers")
 
 from experiments.cli import main  # noqa: E402
 from predictor.backbone import load_backbone  # noqa: E402
+from predictor.baselines.encoder import load_encoder  # noqa: E402
 from predictor.checkpoint import LengthPredictor, as_estimates, differences, load_predictor  # noqa: E402
 from predictor.embedded import PREDICTORS  # noqa: E402
 from predictor.pooling import PoolingSettings  # noqa: E402
@@ -112,40 +113,64 @@ def test_a_model_with_pickled_weights_only_is_refused_unread(tmp_path: Path) -> 
     (tmp_path / "m" / "pytorch_model.bin").write_bytes(pickle.dumps(Marks(tmp_path / "unpickled")))
     with pytest.raises(InputError, match="Only safetensors are loaded"):
         load_backbone(str(tmp_path / "m"), "cpu")
+    with pytest.raises(InputError, match=r"cannot load the encoder .* model\.safetensors"):
+        load_encoder(str(tmp_path / "m"))
     assert not (tmp_path / "unpickled").exists()
 
 
-def test_a_models_own_code_runs_only_when_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model folder with Python code of its own, which makes the file `ran` beside it when it runs."""
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    shutil.copytree(TINY, tmp_path / "m")
+    folder = tmp_path / "m"
+    shutil.copytree(TINY, folder)
     config = json.loads((TINY / "config.json").read_text())
     config |= {
         "model_type": "own",
         "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.OwnLM"},
     }
-    (tmp_path / "m" / "config.json").write_text(json.dumps(config))
-    (tmp_path / "m" / "own.py").write_text(
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text(
         "from pathlib import Path\n"
         "from transformers import LlamaConfig, LlamaForCausalLM\n"
         f"Path({str(tmp_path / 'ran')!r}).touch()\n"
         "class Own(LlamaConfig):\n    model_type = 'own'\n"
         "class OwnLM(LlamaForCausalLM):\n    config_class = Own\n"
     )
-    predictor(backbone=str(tmp_path / "m")).write(tmp_path / "p")
-    command = ["predict", str(TINY / "prompts.jsonl"), str(tmp_path / "out.parquet"), "--device", "cpu",
-               "--predictor", str(tmp_path / "p")]  # fmt: skip
-    (tmp_path / "trace.jsonl").write_text(
+    return folder
+
+
+# What each command says once it has loaded the model: enough to know that it did, and no long work.
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        (["predict", "t.jsonl", "out.parquet", "--predictor", "p"], 2, "was trained on the activations of"),
+        (["train", "t.jsonl", "out", "--model", "m"], 2, "1 prompts are too few to split"),
+        (["rollout", "t.jsonl", "out.parquet", "--model", "m", "--max-tokens", "2"], 0, "wrote 1 answers"),
+        (["evaluate", "t.jsonl", "--model", "m", "--methods", "ridge-last"], 2, "1 prompts are too few to split"),
+    ],
+)  # fmt: skip
+def test_a_models_own_code_runs_only_when_asked(
+    command: list[str],
+    code: int,
+    said: str,
+    own_code: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ESTP_CACHE", str(tmp_path / "cache"))
+    predictor(backbone=str(own_code)).write(tmp_path / "p")
+    command = [str(own_code) if word == "m" else word for word in [*command, "--device", "cpu"]]
+    (tmp_path / "t.jsonl").write_text(
         '{"arrival_s": 0, "prompt_tokens": 1, "output_tokens": 1, "prompt": "a"}'
     )
-    command[1] = str(tmp_path / "trace.jsonl")
     assert main(command) == 2
     assert "then add --trust-remote-code if you trust it" in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()
-    # Trusted, it loads; then it is refused as the wrong LLM, which shows that it was read.
-    assert main([*command, "--trust-remote-code"]) == 2
-    assert "was trained on the activations of" in capsys.readouterr().err
+    assert main([*command, "--trust-remote-code"]) == code
+    assert said in "".join(capsys.readouterr())
     assert (tmp_path / "ran").exists()
 
 

@@ -38,6 +38,8 @@ class Evaluate:
     device: str = "auto"
     """cpu, cuda, mps or auto."""
     dtype: str = "auto"
+    trust_remote_code: bool = False
+    """Let the LLM's repository run its own Python code here."""
     seeds: int = 5
     """So many splits and starts: 0, 1, ..."""
     epochs: int = 30
@@ -132,7 +134,7 @@ class Evaluate:
         reads = frozenset().union(*(method.reads for method in methods))
         if not reads:
             return Data(trace), None, ""
-        backbone = load_backbone(self.model, self.device, self.dtype)
+        backbone = load_backbone(self.model, self.device, self.dtype, self.trust_remote_code)
         data = Data(
             trace,
             read_signals(backbone, texts) if "signals" in reads else (),

@@ -44,6 +44,8 @@ class Rollout:
     """cpu, cuda, mps or auto."""
     dtype: str = "auto"
     """float32, bfloat16, float16, or auto: bfloat16 on CUDA, else float32."""
+    trust_remote_code: bool = False
+    """Let the LLM's repository run its own Python code here (hf)."""
     shard: tuple[int, int] = (0, 1)
     """I N: do every N-th batch, the I-th; whoever finishes last writes OUT."""
 
@@ -72,7 +74,8 @@ class Rollout:
             self.backend,
         )
         if self.backend == "hf":
-            backend = rollout.hf_backend(load_backbone(self.model, self.device, dtype), settings)
+            backbone = load_backbone(self.model, self.device, dtype, self.trust_remote_code)
+            backend = rollout.hf_backend(backbone, settings)
         else:
             backend = openai_backend(settings, self.base_url)
         trace = rollout.rollout(prompts, settings, backend, self.out, self.shard)

@@ -216,11 +216,12 @@ def class_edges(lengths: np.ndarray[Any, np.dtype[np.integer[Any]]]) -> Floats:
 
 
 def load_encoder(name: str) -> tuple[Any, Any]:
-    """Tokenizer and encoder. Raises InputError, with what to do, when they are not there."""
+    """Tokenizer and encoder, from safetensors only. Raises InputError, with what to do, when they are not there."""
     from transformers import AutoModel, AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(name), AutoModel.from_pretrained(name, dtype=torch.float32)
+        encoder = AutoModel.from_pretrained(name, dtype=torch.float32, use_safetensors=True)
+        return AutoTokenizer.from_pretrained(name), encoder
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise InputError(
