@@ -8,8 +8,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from experiments.remaining import figures_of
+
 if TYPE_CHECKING:
     from predictor.evaluate import Evaluation
+    from predictor.remaining import Remaining
 
 MEASURES = {
     "mae": "MAE",
@@ -95,8 +98,26 @@ def render_cost(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def not_run(result: Evaluation, remaining: bool, cost: bool) -> str:
+    """What a run without method names leaves out, and how to have it."""
+    from predictor.catalogue import NEED_ENCODER
+
+    left = []
+    if not set(NEED_ENCODER) <= set(result.methods):
+        left.append(f"{', '.join(NEED_ENCODER)} (--encoder NAME)")
+    if not remaining:
+        left.append("plp and TRAIL's refinement while decoding (--remaining N)")
+    if not cost:
+        left.append("milliseconds and megabytes a prompt (--cost N)")
+    return f"not run: {'; '.join(left)}" if left else "every method was run"
+
+
 def as_json(
-    result: Evaluation, model: str, protocols: Mapping[str, Mapping[str, Evaluation]], cost: Any = None
+    result: Evaluation,
+    model: str,
+    protocols: Mapping[str, Mapping[str, Evaluation]],
+    remaining: Remaining | None = None,
+    cost: Any = None,
 ) -> str:
     """All figures, chosen settings and every candidate's validation loss. `measured_cost` alone varies by run."""
     from predictor.evaluate import noise_floor
@@ -126,6 +147,8 @@ def as_json(
             for protocol, parts in protocols.items()
         },
     }
+    if remaining is not None:
+        content["remaining"] = figures_of(remaining)
     if cost is not None:
         content["measured_cost"] = cost
     return json.dumps(content, indent=1, allow_nan=False) + "\n"

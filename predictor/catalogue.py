@@ -6,6 +6,7 @@ from predictor.baselines.listwise import LtrHidden
 from predictor.baselines.pooled import GRIDS, SHORT_GRIDS, Pooled
 from predictor.baselines.simple import Constant, PromptLength, ScenarioMedian
 from predictor.baselines.trail import Trail
+from predictor.extensions.layers import Concat
 from predictor.methods import Method
 from predictor.train import TrainSettings
 
@@ -30,6 +31,7 @@ def catalogue(
         Ridge(),
         Ridge("ridge-mean", "mean"),
         LayerHead(train=settings),
+        Concat(train=settings),
         Trail(),
         *(Pooled(name, grid, settings) for name, grid in grids.items()),
     ]

@@ -37,7 +37,7 @@ BATCH_TOKENS = 2048
 class AnswerStates:
     """States of A answers at two layers: a middle one and the last hidden state.
 
-    rows: (A,) int64, rows of the trace. every: n, tokens between two states.
+    rows: (A,) int64, rows of the trace. layer: the middle one. every: n, tokens between two states.
     lengths: (A,) int32, tokens of the answer as the tokenizer cuts its text, the stop token counted if it came.
     prompt: (A, 2, d) float16, mean over the prompt's tokens of each layer.
     states: (S, 2, d) float16, all answers' states one after the other.
@@ -45,6 +45,7 @@ class AnswerStates:
     """
 
     rows: NDArray[np.int64]
+    layer: int
     every: int
     lengths: NDArray[np.int32]
     prompt: Tensor
@@ -110,6 +111,7 @@ def read_answer_states(
     counts = [len(states[i]) for i in range(len(rows))]
     return AnswerStates(
         rows=rows,
+        layer=layer,
         every=every,
         lengths=np.array([len(answer) for _, answer in encoded], np.int32),
         prompt=torch.stack([prompts[i] for i in range(len(rows))]),
@@ -152,7 +154,8 @@ def _read(
             prompt, answer = pairs[i]
             both = torch.stack([middle[0][b], last[b]], 1)
             # The state at the k-th generated token's own position is the one that has seen k of them.
-            at = len(prompt) - 1 + torch.arange(every, len(answer), every, device=both.device)
+            generated = torch.arange(every, max(len(answer), every), every, device=both.device)
+            at = len(prompt) - 1 + generated
             prompts[i] = both[: len(prompt)].float().mean(0).half().cpu()
             states[i] = both[at].half().cpu()
     return {"prompt": torch.stack(prompts), "states": torch.cat(states)}

@@ -15,7 +15,7 @@ limited preemption, as TRAIL's) has to be asked again every n tokens of a reques
 row at 0; the table has no row for a request that has ended.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -26,14 +26,15 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from predictor.backbone import Backbone
 from predictor.baselines.plp import fit_plp
-from predictor.baselines.trail import Probe, bin_of, equal_bins, filtered, middles, train_classifier
-from predictor.decoding import AnswerStates
+from predictor.baselines.trail import DEPTH, Probe, bin_of, equal_bins, filtered, middles, train_classifier
+from predictor.decoding import AnswerStates, balanced_rows, read_answer_states
 from predictor.head import Floats
-from predictor.rows import prompt_ids, scenarios_of
 from predictor.scores import kendall_tau, paired_difference
-from predictor.train import Split, split_by_prompt
+from predictor.train import Split
 from traces import Trace
+from traces.errors import InputError
 
 METHODS = ("constant", "at-arrival", "trail-raw", "trail", "plp")
 
@@ -43,7 +44,8 @@ class Remaining:
     """Estimates of every method on the test answers of each seed.
 
     Arrays over all moments of all answers: answer (M,) int64, at_tokens (M,) int32 and remaining (M,) the truth;
-    answers in order, each from 0 tokens on. estimates: (seed, method) -> (M,), to be judged on test answers only.
+    answers in order, each from 0 tokens on. splits: of the answers. estimates: (seed, method) -> (M,), to be judged
+    on test answers only.
     """
 
     trace: Trace
@@ -91,28 +93,49 @@ class Remaining:
         return paired_difference(a, b, answers, np.random.default_rng(0))
 
 
+def read_and_evaluate(
+    backbone: Backbone, trace: Trace, splits: Mapping[int, Split], answers: int, every: int
+) -> Remaining:
+    """Read the states of so many answers, equally many of each scenario, and compare all methods on them.
+
+    `splits` are over the rows of the trace. The middle layer is TRAIL's share of the depth.
+    """
+    layer = round(DEPTH * backbone.model.config.get_text_config().num_hidden_layers)
+    states = read_answer_states(backbone, trace, balanced_rows(trace, answers), layer, every=every)
+    return evaluate_remaining(trace, states, splits)
+
+
 def evaluate_remaining(
     trace: Trace,
     states: AnswerStates,
-    seeds: Sequence[int],
+    splits: Mapping[int, Split],
     probe: Probe | None = None,
     progress: bool = True,
 ) -> Remaining:
-    """Fit and test all methods for each seed; answers are split by prompt."""
-    part = trace.take(states.rows)
+    """Fit and test all methods for each seed; `splits` are over the rows of the trace, as in `estp evaluate`.
+
+    Raises InputError when one of a split's parts has none of the answers.
+    """
+    mine = {seed: _of_answers(split, states.rows) for seed, split in splits.items()}
     count = len(states.rows)
     order = np.lexsort((np.concatenate([np.zeros(count), states.generated]),
                         np.concatenate([np.arange(count), states.answer])))  # fmt: skip
     answer = np.concatenate([np.arange(count), states.answer])
-    splits, estimates = {}, {}
-    for seed in tqdm(seeds, unit="seed", desc="remaining", disable=not progress):
-        split = splits[seed] = split_by_prompt(prompt_ids(part), scenarios_of(part), seed)
+    estimates = {}
+    for seed, split in tqdm(mine.items(), unit="seed", desc="remaining", disable=not progress):
         found = {**_trail(states, split, seed, probe or Probe()), "plp": fit_plp(states, split, seed)}
         for name, values in {**found, "constant": _constant(states, split)}.items():
             estimates[seed, name] = values[order]
     at_tokens = np.concatenate([np.zeros(count, np.int32), states.generated])
     remaining = np.concatenate([states.lengths, states.remaining]).astype(np.float64)
-    return Remaining(trace, states, answer[order], at_tokens[order], remaining[order], splits, estimates)
+    return Remaining(trace, states, answer[order], at_tokens[order], remaining[order], mine, estimates)
+
+
+def _of_answers(split: Split, rows: NDArray[np.int64]) -> Split:
+    parts = [np.flatnonzero(np.isin(rows, part)) for part in (split.train, split.validation, split.test)]
+    if not all(map(len, parts)):
+        raise InputError(f"{len(rows)} answers are too few to train, choose and test on; take more")
+    return Split(*parts)
 
 
 def progressive_table(result: Remaining, seed: int) -> pl.DataFrame:

@@ -16,7 +16,9 @@ from experiments.cli import main  # noqa: E402
 from predictor.backbone import Backbone, load_backbone  # noqa: E402
 from predictor.baselines.trail import Probe  # noqa: E402
 from predictor.decoding import SHARD_ANSWERS, balanced_rows, read_answer_states  # noqa: E402
+from predictor.evaluate import random_splits  # noqa: E402
 from predictor.layers import prompt_layers, read_layers  # noqa: E402
+from predictor.methods import Data  # noqa: E402
 from predictor.remaining import METHODS, Remaining, evaluate_remaining, progressive_table  # noqa: E402
 from traces import Trace, write_trace  # noqa: E402
 from traces.errors import InputError  # noqa: E402
@@ -109,6 +111,22 @@ def test_states_are_those_from_which_the_next_token_is_sampled(
     assert got.remaining.min() >= 1
 
 
+def test_an_answer_shorter_than_the_interval_has_no_states(
+    tiny: Backbone, trace: Trace, tmp_path: Path
+) -> None:
+    rows = np.array([0, 3])
+    every = int(trace.output_tokens[rows].max()) + 5
+    got = read_answer_states(tiny, trace, rows, 1, every=every, folder=tmp_path, progress=False)
+    assert len(got.states) == len(got.answer) == len(got.generated) == 0
+    assert got.prompt.shape == (2, 2, tiny.hidden_size)
+
+
+def test_test_answers_are_those_of_the_evaluation(trace: Trace, result: Remaining) -> None:
+    for seed, split in random_splits(Data(trace), (0, 1)).items():
+        judged = result.states.rows[np.unique(result.answer[result.test(seed)])]
+        assert set(judged) == set(split.test) & set(result.states.rows)
+
+
 def test_a_lost_shard_is_read_again_to_the_same_states(tiny: Backbone, trace: Trace, tmp_path: Path) -> None:
     rows = np.arange(60)
     whole = read_answer_states(tiny, trace, rows, 1, every=EVERY, folder=tmp_path, progress=False)
@@ -137,7 +155,8 @@ def test_answers_without_text_are_named(tiny: Backbone, trace: Trace, tmp_path: 
 def result(tiny: Backbone, trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> Remaining:
     folder = tmp_path_factory.mktemp("states")
     states = read_answer_states(tiny, trace, np.arange(60), 2, every=EVERY, folder=folder, progress=False)
-    return evaluate_remaining(trace, states, (0, 1), Probe(epochs=6), progress=False)
+    splits = random_splits(Data(trace), (0, 1))
+    return evaluate_remaining(trace, states, splits, Probe(epochs=6), progress=False)
 
 
 def test_moments_are_in_order_and_truth_counts_down(result: Remaining) -> None:

@@ -69,7 +69,7 @@ class TooNarrow:
 
 METHODS: list[Method] = [
     Conformal("conformal", TooNarrow()),
-    Concat("layers", (1, 2), SHORT),
+    Concat("layers", (0.5, 1.0), SHORT),
     OneDraw(train=SHORT),
 ]
 
@@ -105,8 +105,8 @@ def test_two_layers_tell_more_than_one(data: Data) -> None:
     split = split_by_prompt(data.prompt_ids, data.scenarios, 2)
     settings = TrainSettings(epochs=40, learning_rate=3e-3)
     error = {}
-    for layers in ((2,), (1, 2)):
-        mean = Concat("layers", layers, settings).fit(data, split, 2)(split.test).mean
+    for depths in ((1.0,), (0.5, 1.0)):
+        mean = Concat("layers", depths, settings).fit(data, split, 2)(split.test).mean
         assert mean is not None
-        error[layers] = np.abs(mean - data.lengths[split.test]).mean()
-    assert error[1, 2] < 0.8 * error[2,]
+        error[depths] = np.abs(mean - data.lengths[split.test]).mean()
+    assert error[0.5, 1.0] < 0.8 * error[1.0,]

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from predictor.cells import Cells
     from predictor.evaluate import Evaluation
     from predictor.methods import Data, Method
+    from predictor.remaining import Remaining
     from traces import Trace
+
+EVERY = 16
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,9 @@ class Evaluate:
     """Counts the tokens of texts that come without lengths: a tokenizer.json, a folder with one, or a hub name."""
     on_error: Literal["fail", "skip"] = "fail"
     """Refuse a trace at its first fault, or leave such rows out and say how many."""
+    remaining: Annotated[int, arg(metavar="N")] = 0
+    """Also compare predictions of the remaining length (TRAIL's refinement, PLP) on so many answers and the same
+    splits; estp remaining has more options."""
     cost: Annotated[int, arg(metavar="N")] = 0
     """Also measure milliseconds and megabytes a prompt on so many prompts."""
     out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
@@ -64,7 +70,8 @@ class Evaluate:
 
     def run(self) -> int:
         """Print the tables; exit code 0."""
-        from experiments.evaluation import as_json, render, render_cost, render_protocol
+        from experiments.evaluation import as_json, not_run, render, render_cost, render_protocol
+        from experiments.remaining import render as render_remaining
         from predictor.cells import Cells, fingerprint_of
         from predictor.cost import measure_cost
         from predictor.evaluate import evaluate, random_splits
@@ -84,12 +91,17 @@ class Evaluate:
         protocols = self._protocols(result, methods, cells)
         for protocol, parts in protocols.items():
             print("\n" + render_protocol(protocol.replace("_", " "), parts))
+        remaining = self._remaining(result, backbone)
+        if remaining is not None:
+            print("\n" + render_remaining(remaining))
         cost = measure_cost(backbone, data, methods, splits[0], self.cost) if self.cost > 0 else None
         if cost is not None:
             print("\n" + render_cost(cost))
+        if not self.methods:
+            print("\n" + not_run(result, self.remaining > 0, self.cost > 0))
         if self.out is not None:
             with atomic_path(self.out) as temporary:
-                temporary.write_text(as_json(result, self.model, protocols, cost))
+                temporary.write_text(as_json(result, self.model, protocols, remaining, cost))
             print(f"\nwrote {self.out}")
         return 0
 
@@ -132,7 +144,7 @@ class Evaluate:
 
         texts = Data(trace).prompts
         reads = frozenset().union(*(method.reads for method in methods))
-        if not reads:
+        if not reads and not self.remaining:
             return Data(trace), None, ""
         backbone = load_backbone(self.model, self.device, self.dtype, self.trust_remote_code)
         data = Data(
@@ -141,6 +153,13 @@ class Evaluate:
             read_layers(backbone, texts) if "layers" in reads else None,
         )
         return data, backbone, f"{fingerprint(backbone)} {backbone.model.dtype}"
+
+    def _remaining(self, result: Evaluation, backbone: Any) -> Remaining | None:
+        from predictor.remaining import read_and_evaluate
+
+        if self.remaining < 1:
+            return None
+        return read_and_evaluate(backbone, result.data.trace, result.splits, self.remaining, EVERY)
 
     def _protocols(
         self, result: Evaluation, methods: list[Method], cells: Cells | None

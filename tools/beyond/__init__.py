@@ -1,0 +1,1 @@
+"""Steps beyond ESTP that earned no place in the package; here so that docs/ablation.md can be run again."""
