@@ -126,10 +126,13 @@ def _bars(axes: Any, one: Explanation) -> None:
     axes.bar(
         one.edges[:-1], one.probabilities * 100, widths, align="edge", color=BLUE, edgecolor="white", lw=0.5
     )
-    low, middle, high = (one.quantiles[q] for q in (0.05, 0.5, 0.95))
+    at = one.quantiles
     axes.axvline(one.mean, color=VERMILION, lw=1.2, label=f"mean {one.mean:.0f}")
-    axes.axvline(middle, color="black", lw=1.2, ls=":", label=f"median {middle:.0f}")
-    axes.axvspan(low, high, color=GREY, alpha=0.15, lw=0, zorder=0, label=f"90% from {low:.0f} to {high:.0f}")
+    if 0.5 in at:
+        axes.axvline(at[0.5], color="black", lw=1.2, ls=":", label=f"median {at[0.5]:.0f}")
+    if 0.05 in at and 0.95 in at:
+        label = f"90% from {at[0.05]:.0f} to {at[0.95]:.0f}" + (", conformal" if one.conformal else "")
+        axes.axvspan(at[0.05], at[0.95], color=GREY, alpha=0.15, lw=0, zorder=0, label=label)
     axes.set(xlabel=f"length of {one.backbone}'s answer, tokens ({one.predictor})", ylabel="share, %")
     axes.set_xlim(one.edges[0], one.edges[-1])
-    axes.legend(loc="upper center", ncols=3)
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0.2)

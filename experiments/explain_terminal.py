@@ -86,7 +86,7 @@ def distribution(one: Explanation) -> str:
     return "\n".join(
         [
             f"answer of {one.backbone}, by {one.predictor}: {one.mean:.0f} tokens on average",
-            f"quantiles, tokens: {at}",
+            f"quantiles, tokens{', with conformal correction' if one.conformal else ''}: {at}",
             *lines,
             f"({one.summary})",
         ]

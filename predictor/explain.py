@@ -16,7 +16,7 @@ import numpy as np
 from predictor.backbone import Backbone
 from predictor.checkpoint import LengthPredictor
 from predictor.features import of
-from predictor.head import Floats, quantiles
+from predictor.head import Floats
 from predictor.signals import iter_signals
 from traces.errors import InputError
 
@@ -30,7 +30,8 @@ class Explanation:
     tokens: N pieces of the text that the LLM reads, chat template included; entropy: (N,) nats; received: (N,)
     S of eq. 1, sums to one; weight: (N,) e of the pooling, sums to one, or None for `max`, which has none.
     probabilities: (K,) over the length bins between `edges` (K + 1,) tokens; mean: tokens; quantiles: level ->
-    tokens; backbone, predictor, summary: names and settings.
+    tokens, with the checkpoint's conformal correction where it has one (`conformal`), which leaves out levels that it
+    had too few prompts for; backbone, predictor, summary: names and settings.
     """
 
     tokens: tuple[str, ...]
@@ -41,6 +42,7 @@ class Explanation:
     edges: Floats
     mean: float
     quantiles: dict[float, float]
+    conformal: bool
     backbone: str
     predictor: str
     summary: str
@@ -58,6 +60,7 @@ def explain(backbone: Backbone, predictor: LengthPredictor, prompt: str) -> Expl
     ((_, found),) = iter_signals(backbone.model, [ids])
     signals = of(found)
     table = predictor.probabilities([signals], [prompt])
+    at = predictor.quantiles(table)
     return Explanation(
         tokens=tuple(pieces(backbone, prompt)),
         entropy=signals.entropy.double().numpy(),
@@ -66,7 +69,8 @@ def explain(backbone: Backbone, predictor: LengthPredictor, prompt: str) -> Expl
         probabilities=table[0],
         edges=np.array(predictor.bins.edges),
         mean=float(table[0] @ predictor.bins.centres),
-        quantiles={q: float(values[0]) for q, values in quantiles(table, predictor.bins, LEVELS).items()},
+        quantiles={q: float(at[q][0]) for q in LEVELS if q in at},
+        conformal=predictor.conformal is not None,
         backbone=backbone.name,
         predictor=predictor.predictor,
         summary=predictor.summary(),

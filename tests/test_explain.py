@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from experiments.explain_terminal import bar, distribution, render, weightiest, 
 from experiments.visible import visible  # noqa: E402
 from predictor.backbone import Backbone, load_backbone  # noqa: E402
 from predictor.checkpoint import LengthPredictor  # noqa: E402
+from predictor.conformal import Correction  # noqa: E402
 from predictor.explain import Explanation, explain, pieces, strength  # noqa: E402
 from predictor.features import fingerprint  # noqa: E402
 from predictor.pooling import PoolingSettings  # noqa: E402
@@ -62,6 +64,7 @@ def invented(tokens: tuple[str, ...], **changes: Any) -> Explanation:
         "edges": np.array([1.0, 10.0, 40.0, 90.0]),
         "mean": 30.0,
         "quantiles": {0.05: 2.0, 0.25: 10.0, 0.5: 25.0, 0.75: 40.0, 0.95: 80.0},
+        "conformal": False,
         "backbone": "an-llm",
         "predictor": "estp",
         "summary": "estp, zscore",
@@ -137,6 +140,20 @@ def test_the_numbers_are_those_of_the_estimate(backbone: Backbone) -> None:
     assert found.quantiles[0.5] == pytest.approx(
         np.interp(0.5, np.cumsum([0, *found.probabilities]), found.edges), abs=1e-6
     )
+
+
+def test_quantiles_carry_the_checkpoints_conformal_correction(backbone: Backbone, tmp_path: Path) -> None:
+    plain = explain(backbone, predictor_for(backbone, PoolingSettings("mean")), "ann .")
+    assert not plain.conformal
+    predictor = predictor_for(backbone, PoolingSettings("mean"))
+    predictor.conformal = Correction({0.05: -0.02, 0.5: 0.0, 0.95: 0.25}, 40)
+    found = explain(backbone, predictor, "ann .")
+    width = plain.quantiles[0.95] - plain.quantiles[0.05]
+    moved = {q: plain.quantiles[q] + c * width for q, c in predictor.conformal.shifts.items()}
+    assert found.quantiles == pytest.approx({q: max(x, 1.0) for q, x in moved.items()})
+    for text in (render(found, colour=False), page(found)):
+        assert "with conformal correction" in text
+    draw(replace(found, quantiles={}), tmp_path / "none.png")  # levels that had too few prompts are left out
 
 
 def test_max_pooling_has_no_weights(backbone: Backbone) -> None:

@@ -5,6 +5,7 @@
 First the mean share of the pooling weight that falls on the last token, on the chat template's tail and on the
 first token (for the papers' other diagnostics see `estp diagnose`). Then the evaluation again with the tail's
 tokens taken out of every pooling; the attention that each other token receives is still counted from all queries.
+Finished cells are kept in the user's cache, so a killed run goes on where it stopped.
 """
 
 import dataclasses
@@ -13,11 +14,12 @@ import numpy as np
 import torch
 
 from experiments.evaluation import render
-from predictor.backbone import EMBEDDED, load_backbone
+from predictor.backbone import EMBEDDED, cache_folder, load_backbone
 from predictor.baselines.pooled import GRIDS, Pooled
+from predictor.cells import Cells, fingerprint_of
 from predictor.embedded import read_rollout
 from predictor.evaluate import evaluate, random_splits
-from predictor.features import PromptSignals, fit_trend, read_signals
+from predictor.features import PromptSignals, fingerprint, fit_trend, read_signals
 from predictor.methods import Data
 from predictor.pooling import PoolingSettings, token_weights
 from predictor.rows import prompts_of
@@ -68,7 +70,10 @@ def main() -> None:
     print("\nwithout the tail\n")
     data = Data(trace, [cut[id(s)] for s in signals])
     methods = [Pooled(name, grid) for name, grid in GRIDS.items()]
-    print(render(evaluate(data, methods, random_splits(data, range(5)))))
+    cells = Cells(
+        cache_folder() / "cells" / "last_token", fingerprint_of(data, f"{fingerprint(backbone)} no tail")
+    )
+    print(render(evaluate(data, methods, random_splits(data, range(5)), cells=cells)))
 
 
 if __name__ == "__main__":
