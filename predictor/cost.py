@@ -62,16 +62,17 @@ def _measured(calls: Sequence[Callable[[], Any]]) -> tuple[float, float]:
         for _ in range(REPEATS):
             start = time.perf_counter()
             call()
-            if torch.cuda.is_available():
+            if torch.cuda.is_initialized():
                 torch.cuda.synchronize()
             least = min(least, time.perf_counter() - start)
         times.append(1e3 * least)
-        peaks.append(_peak_mb(call))
+        peaks.append(peak_mb(call))
     return float(np.median(times)), float(np.median(peaks))
 
 
-def _peak_mb(call: Callable[[], Any]) -> float:
-    if torch.cuda.is_available():
+def peak_mb(call: Callable[[], Any]) -> float:
+    """Peak of torch's allocations during a call, in MB: those on the GPU once this process has used one."""
+    if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         call()
@@ -84,7 +85,7 @@ def _peak_mb(call: Callable[[], Any]) -> float:
 
 
 def _signals(model: Any, ids: list[int]) -> Any:
-    return list(iter_signals(model, [ids]))
+    return list(iter_signals(model, [ids], device="cpu"))
 
 
 def _prefill(model: Any, ids: list[int]) -> Any:

@@ -7,7 +7,7 @@ cache or straight from the backbone: a head sees the same numbers in training an
 import hashlib
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from traces.files import atomic_path
 
 SHARD_PROMPTS = 64
 BATCH_TOKENS = 1024
+GPU_BATCH_TOKENS = 16_384
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +41,22 @@ def of(signals: Signals) -> PromptSignals:
     """The part that poolings need, copied out of its batch."""
     return PromptSignals(
         signals.hidden.to("cpu", torch.float16, copy=True),
-        signals.entropy.cpu().clone(),
-        signals.received.cpu().clone(),
+        signals.entropy.to("cpu", copy=True),
+        signals.received.to("cpu", copy=True),
         signals.window,
     )
+
+
+def iter_prompt_signals(
+    backbone: Backbone, encoded: Sequence[Sequence[int]]
+) -> Iterator[tuple[int, PromptSignals]]:
+    """Yield (index, signals) of many prompts (lists of token ids), longest first, in batches that suit the device."""
+    tokens = BATCH_TOKENS if backbone.device.type == "cpu" else GPU_BATCH_TOKENS
+    read = iter_signals(
+        backbone.model, encoded, batch_tokens=tokens, device="cpu", hidden_dtype=torch.float16
+    )
+    for index, signals in read:
+        yield index, of(signals)
 
 
 def read_signals(
@@ -67,9 +80,9 @@ def read_signals(
             file = folder / f"{number:05d}.safetensors"
             if not file.exists():
                 batch = [encoded[i] for i in shard]
-                rows = sorted(iter_signals(backbone.model, batch, batch_tokens=BATCH_TOKENS), key=_first)
+                rows = dict(iter_prompt_signals(backbone, batch))
                 with atomic_path(file) as temporary:
-                    save_file(_pack([of(s) for _, s in rows]), temporary)
+                    save_file(_pack([rows[k] for k in range(len(batch))]), temporary)
             for i, signals in zip(shard, _unpack(load_file(file)), strict=True):
                 found[texts[i]] = signals
             bar.update(sum(len(encoded[i]) for i in shard))
@@ -121,10 +134,6 @@ def fingerprint(backbone: Backbone) -> str:
     for tensor in parameters[:: max(1, len(parameters) // 8)]:
         digest.update(tensor.detach().flatten()[:256].float().cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def _first(pair: tuple[int, Signals]) -> int:
-    return pair[0]
 
 
 def _key(backbone: Backbone, encoded: list[list[int]]) -> str:

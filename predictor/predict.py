@@ -13,9 +13,8 @@ from tqdm import tqdm
 
 from predictor.backbone import Backbone
 from predictor.checkpoint import LengthPredictor, as_estimates, differences
-from predictor.features import BATCH_TOKENS, of
+from predictor.features import iter_prompt_signals
 from predictor.rows import prompts_of
-from predictor.signals import iter_signals
 from traces import Estimates, Trace, write_estimates
 from traces.errors import InputError
 from traces.files import atomic_path
@@ -66,9 +65,9 @@ def predict(
             else:
                 found = {name: np.empty((len(chunk), tables[name].shape[1])) for name in names}
                 batch = [encoded[i] for i in chunk]
-                for row, signals in iter_signals(backbone.model, batch, batch_tokens=BATCH_TOKENS):
+                for row, signals in iter_prompt_signals(backbone, batch):
                     for name, predictor in zip(names, predictors, strict=True):
-                        found[name][row] = predictor.probabilities([of(signals)], [texts[chunk[row]]])[0]
+                        found[name][row] = predictor.probabilities([signals], [texts[chunk[row]]])[0]
                     bar.update(len(batch[row]))
                 with atomic_path(file) as temporary:
                     save_file(found, temporary)

@@ -8,10 +8,14 @@ all layers nor N x V logits ever exist, and memory is linear in N.
 
 Padding always goes to the right, whatever side the caller had it on: there a causal model needs no mask, so
 the fast kernels stay in use and a prompt's numbers do not depend on its batch.
+
+On a GPU the host only launches work: what goes up is pinned, nothing on the device is looked at within a batch,
+and what comes down is one run of copies that an event closes, while the next batch is under way already.
 """
 
 import copy
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -21,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from transformers import masking_utils
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from traces.errors import InputError
@@ -32,7 +37,8 @@ _TAPPED = "estp_received"
 class Signals:
     """What one prompt of N valid tokens shows in the backbone's prefill.
 
-    hidden: (N, d), the backbone's dtype, after the final norm (transformers' `hidden_states[-1]`).
+    hidden: (N, d), the backbone's dtype if no other was asked for, after the final norm (transformers'
+        `hidden_states[-1]`).
     entropy: (N,) float32, nats, of the next-token distribution over the full vocabulary.
     received: (N,) float32, S_j = (1/N) sum_i A_ij, A the last layer's self-attention averaged over heads
         (arXiv 2608.15592, eq. 1). It sums to one.
@@ -72,7 +78,7 @@ def extract(
     for row in torch.nonzero(edges != 2)[:, 0].tolist():
         raise InputError(f"prompt {row} of the batch needs one unbroken run of tokens in its attention mask")
     prompts = [ids[valid] for ids, valid in zip(input_ids.cpu(), mask, strict=True)]
-    return _prefill(model, prompts, query_block, logit_rows, layers, None)
+    return _prefill(model, prompts, _Reading(query_block, logit_rows, layers)).signals
 
 
 def iter_signals(
@@ -81,6 +87,7 @@ def iter_signals(
     *,
     batch_tokens: int = 4096,
     device: torch.device | str | None = None,
+    hidden_dtype: torch.dtype | None = None,
     query_block: int = 64,
     logit_rows: int = 128,
     layers: Sequence[int] = (),
@@ -88,9 +95,11 @@ def iter_signals(
     """Yield (index, Signals) of many prompts (lists of token ids), longest first, each index once.
 
     Prompts of like length share a batch of at most `batch_tokens` tokens, padding counted (a longer prompt is
-    a batch of its own). `device` is where the results go: by default they stay on the model's device; "cpu"
-    costs one wait a batch. Raises InputError, before any work, for an empty or too long prompt, a token id
-    outside the vocabulary and a model that cannot be read.
+    a batch of its own). `device` is where the results go: by default they stay on the model's device; from a GPU
+    to "cpu" they come in pinned memory, at the cost of one wait a batch, and one batch runs ahead of what is
+    yielded. `hidden_dtype`: of `hidden` and `layers`, cast before they travel; by default the model's.
+    Raises InputError, before any work, for an empty or too long prompt, a token id outside the vocabulary and a
+    model that cannot be read.
     """
     config = model.config.get_text_config()
     limit = getattr(config, "max_position_embeddings", None)
@@ -101,9 +110,23 @@ def iter_signals(
             raise InputError(f"prompt {index} has a token outside 0..{config.vocab_size - 1}")
     if prompts:
         check_model(model)
+    reading = _Reading(query_block, logit_rows, layers, device, hidden_dtype)
+    ahead = 1 if device is not None and torch.device(device).type != model.device.type else 0
+    under_way: deque[tuple[list[int], _Launched]] = deque()
     for batch in batches([len(ids) for ids in prompts], batch_tokens):
-        rows = [torch.as_tensor(prompts[i]) for i in batch]
-        yield from zip(batch, _prefill(model, rows, query_block, logit_rows, layers, device), strict=True)
+        under_way.append((batch, _prefill(model, [torch.as_tensor(prompts[i]) for i in batch], reading)))
+        if len(under_way) > ahead:
+            yield from _finished(under_way)
+    while under_way:
+        yield from _finished(under_way)
+
+
+def _finished(under_way: "deque[tuple[list[int], _Launched]]") -> Iterator[tuple[int, Signals]]:
+    """The first of the batches, once it has arrived."""
+    batch, launched = under_way.popleft()
+    if launched.arrived is not None:
+        launched.arrived.synchronize()
+    return zip(batch, launched.signals, strict=True)
 
 
 def batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
@@ -197,39 +220,66 @@ def _entropy(logits: Tensor, factor: float, cap: float | None) -> Tensor:
     return total.log() - weights.mul_(logits).sum(-1) / total
 
 
+@dataclass(frozen=True)
+class _Reading:
+    """How to read a batch, and where to put what was read."""
+
+    query_block: int
+    logit_rows: int
+    layers: Sequence[int] = ()
+    device: torch.device | str | None = None
+    hidden_dtype: torch.dtype | None = None
+
+
+@dataclass(frozen=True)
+class _Launched:
+    """Signals of a batch that may still be on their way to the host; `arrived`: the event that ends it."""
+
+    signals: list[Signals]
+    arrived: torch.cuda.Event | None
+
+
 @torch.no_grad()
-def _prefill(
-    model: Any,
-    prompts: list[Tensor],
-    query_block: int,
-    logit_rows: int,
-    layers: Sequence[int],
-    device: torch.device | str | None,
-) -> list[Signals]:
+def _prefill(model: Any, prompts: list[Tensor], reading: _Reading) -> _Launched:
     counts = [len(ids) for ids in prompts]
     ids = _upload(pad_sequence(prompts, batch_first=True), model.device)
     width = ids.shape[1]
     valid = _upload(torch.cat([torch.arange(n) + b * width for b, n in enumerate(counts)]), model.device)
+    lengths = _upload(torch.tensor(counts), model.device)
     decoder = model.get_decoder()
     with ExitStack() as stack:
-        tap = stack.enter_context(_tapped(decoder, _upload(torch.tensor(counts), model.device), query_block))
-        middle = stack.enter_context(_layer_inputs(decoder, layers))
-        # Without mask and position ids transformers builds no N x N mask and looks for no packed sequences.
-        hidden = decoder(input_ids=ids, use_cache=False).last_hidden_state
+        tap = stack.enter_context(_tapped(decoder, lengths, reading.query_block))
+        middle = stack.enter_context(_layer_inputs(decoder, reading.layers))
+        # Without a mask, and where nothing is packed, transformers builds no N x N mask.
+        padded = decoder(input_ids=ids, use_cache=False).last_hidden_state
     if tap.received is None:
         raise InputError(f"{type(model).__name__} does not use transformers' attention interface")
-    entropy = entropies(model, hidden.flatten(0, 1)[valid], logit_rows)
-    tensors = [hidden, entropy, tap.received, tap.received.mean(1), *(middle[k] for k in layers)]
-    if device is not None and torch.device(device) != hidden.device:
-        tensors = [x.to(device, non_blocking=True) for x in tensors]
-        if hidden.is_cuda:
-            torch.cuda.current_stream(hidden.device).synchronize()
-    hidden, entropy, by_head, received, *others = tensors
-    return [
-        Signals(hidden[b, :n], own, received[b, :n], by_head[b, :, :n], tap.window,
-                {k: x[b, :n] for k, x in zip(layers, others, strict=True)})
-        for b, (n, own) in enumerate(zip(counts, torch.split(entropy, counts), strict=True))
-    ]  # fmt: skip
+    hidden = padded.flatten(0, 1)[valid]
+    entropy = entropies(model, hidden, reading.logit_rows)
+    dtype = reading.hidden_dtype or hidden.dtype
+    states = [hidden.to(dtype), *(middle[k].flatten(0, 1)[valid].to(dtype) for k in reading.layers)]
+    tensors, arrived = _download([entropy, tap.received, tap.received.mean(1), *states], reading.device)
+    entropy, by_head, received, *states = tensors
+    rows = zip(*(x.split(counts) for x in (entropy, *states)), strict=True)
+    signals = [
+        Signals(
+            h, e, received[b, :n], by_head[b, :, :n], tap.window, dict(zip(reading.layers, own, strict=True))
+        )
+        for b, (n, (e, h, *own)) in enumerate(zip(counts, rows, strict=True))
+    ]
+    return _Launched(signals, arrived)
+
+
+def _download(
+    tensors: list[Tensor], device: torch.device | str | None
+) -> tuple[list[Tensor], torch.cuda.Event | None]:
+    """The tensors on `device`; from a GPU to the host they are there only when the event has come."""
+    if device is None:
+        return tensors, None
+    # To the host torch takes pinned memory by itself; of other devices it does not say when such a copy has ended.
+    to_host = tensors[0].is_cuda and torch.device(device).type == "cpu"
+    moved = [x.to(device, non_blocking=to_host) for x in tensors]
+    return moved, torch.cuda.current_stream(tensors[0].device).record_event() if to_host else None
 
 
 def _upload(tensor: Tensor, device: torch.device) -> Tensor:
@@ -286,6 +336,17 @@ def _forward_and_reduce(
 
 
 ALL_ATTENTION_FUNCTIONS.register(_TAPPED, _forward_and_reduce)
+
+_packed_sequences = masking_utils.find_packed_sequence_indices
+
+
+def _none_packed(position_ids: Tensor) -> Tensor | None:
+    """Rows are never packed here, and to look whether they are would wait for the GPU in every batch."""
+    packed: Tensor | None = None if _TAP.get(None) else _packed_sequences(position_ids)
+    return packed
+
+
+masking_utils.find_packed_sequence_indices = _none_packed
 
 
 @contextmanager
