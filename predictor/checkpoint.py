@@ -58,6 +58,8 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
         self.dtype_name = dtype
         self.pooling = PoolingSettings.from_json(pooling)
         self.trend = None if trend is None else PositionTrend.from_json(trend)
+        if self.pooling.needs_trend and self.trend is None:
+            raise InputError(f"predictor {predictor!r} pools by a detrended signal, but no trend is given")
         self.bins = Bins(tuple(edges))
         self.facts = facts or {}
         self.conformal = None if conformal is None else Correction.from_json(conformal)
@@ -253,7 +255,8 @@ def load_predictor(source: str | Path) -> LengthPredictor:
     except (OSError, TypeError, KeyError, RuntimeError, ValueError, SafetensorError) as error:
         if isinstance(error, InputError):
             raise
-        reason = str(error).strip().splitlines()[0]
+        # What torch says of shapes that do not match takes several lines, and a KeyError only names the key.
+        reason = f"no {error} is given" if isinstance(error, KeyError) else " ".join(str(error).split())
         raise InputError(f"cannot load a predictor from {str(source)!r}: {reason}") from error
     return loaded.eval()
 
@@ -271,6 +274,12 @@ def _check_folder(folder: Path) -> None:
             raise InputError(
                 f"{folder} is no predictor: it has no {name}; give a folder that estp train wrote"
             )
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except ValueError as error:
+        raise InputError(f"{folder / 'config.json'} is not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise InputError(f"{folder / 'config.json'} holds no settings, but {type(config).__name__}")
 
 
 def as_estimates(checkpoint: LengthPredictor, request_id: Any, probabilities: Floats) -> Estimates:

@@ -118,6 +118,41 @@ def test_a_model_with_pickled_weights_only_is_refused_unread(tmp_path: Path) -> 
     assert not (tmp_path / "unpickled").exists()
 
 
+@pytest.mark.parametrize(
+    ("changes", "phrase"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "holds no settings, but list"),
+        ({"edges": [1.0, 10.0, 20.0, 50.0]}, r"size mismatch for head.*torch.Size\(\[2.*torch.Size\(\[3"),
+        ({"edges": [5.0, 1.0]}, "at least three rising edges"),
+        ({"features": 10}, "size mismatch for head"),
+        ({"pooling": {"pooling": "zzz"}}, "pooling 'zzz' is not one of"),
+        ({"pooling": PoolingSettings().to_json()}, "pools by a detrended signal, but no trend is given"),
+        ({"trend": {"starts": [0]}}, "no 'values' is given"),
+        ({"dtype": None}, "missing 1 required positional argument: 'dtype'"),
+    ],
+)
+def test_settings_that_do_not_fit_the_weights_are_refused(
+    changes: str | dict[str, Any], phrase: str, tmp_path: Path
+) -> None:
+    predictor().write(tmp_path / "p")
+    config = tmp_path / "p" / "config.json"
+    if isinstance(changes, dict):
+        given = {**json.loads(config.read_text()), **changes}
+        changes = json.dumps({key: value for key, value in given.items() if value is not None})
+    config.write_text(changes)
+    with pytest.raises(InputError, match=phrase):
+        load_predictor(tmp_path / "p")
+
+
+def test_weights_cut_short_are_refused(tmp_path: Path) -> None:
+    predictor().write(tmp_path / "p")
+    weights = tmp_path / "p" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(InputError, match="cannot load a predictor"):
+        load_predictor(tmp_path / "p")
+
+
 @pytest.fixture
 def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model folder with Python code of its own, which makes the file `ran` beside it when it runs."""
