@@ -14,10 +14,22 @@ test: $(VENV)/.ready
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
 
-# Every figure of docs/findings.md: about an hour on two cores, resumable.
+# Every figure of docs/findings.md and docs/ablation.md: two hours on two cores, all of it resumable.
+EVALUATE := $(BIN)/estp evaluate --device cpu --dtype float32
+
 findings: $(VENV)/.ready
 	mkdir -p out
-	$(BIN)/estp evaluate --out out/evaluation.json
+	$(EVALUATE) --out out/evaluation.json
+	$(EVALUATE) --short-grids --cost 16 --out out/all_methods.json
+	$(EVALUATE) --short-grids --methods constant scenario mean last egtp estp ridge-last \
+		--leave-one-scenario-out --learning-curve 0.1 0.25 0.5 --out out/protocols.json
+	$(BIN)/python tools/small_encoder.py out/small_encoder
+	$(EVALUATE) --short-grids --methods constant prompt-length ssjf-reg ssjf-mc ltr ltr-hidden last estp --seeds 2 \
+		--encoder out/small_encoder --encoder-learning-rate 5e-4 --out out/encoders.json
+	$(BIN)/estp remaining --device cpu --dtype float32 --answers 300 --out out/remaining.json
+	$(BIN)/estp diagnose --device cpu --out out/diagnosis
+	$(BIN)/python tools/last_token.py
+	$(BIN)/python tools/ablation.py
 
 setup: $(VENV)/.ready
 

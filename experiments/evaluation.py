@@ -27,7 +27,9 @@ BETTER = {"mae": min, "rmse": min, "tau": max, "bin_accuracy": max, "crps": min,
 PAIRS = (
     ("estp", "egtp"),
     ("estp", "estp-permuted"),
+    ("estp", "semantic"),
     ("estp", "mean"),
+    ("egtp", "mean"),
     ("estp-literal", "egtp-literal"),
 )
 REFERENCE = "last"
@@ -196,8 +198,10 @@ def _facts(result: Evaluation) -> str:
 def _setting(s: Mapping[str, Any]) -> str:
     """The chosen settings in a few words: signals' weights for a pooling, else every plain value."""
     if "pooling" not in s:
-        return " ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in s.items()
-                        if isinstance(v, str | int | float))  # fmt: skip
+        plain = {
+            k: v for k, v in s.items() if isinstance(v, str | int | float) and not k.startswith("validation")
+        }
+        return " ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in plain.items())
     if s["pooling"] in ("mean", "last", "max"):
         return ""
     parts = [s["signal_scale"]]

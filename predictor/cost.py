@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from predictor.backbone import Backbone
 from predictor.layers import prompt_layers
 from predictor.methods import Data, Method
-from predictor.signals import iter_signals
+from predictor.signals import extract
 from predictor.train import Split
 
 REPEATS = 3
@@ -85,7 +85,9 @@ def peak_mb(call: Callable[[], Any]) -> float:
 
 
 def _signals(model: Any, ids: list[int]) -> Any:
-    return list(iter_signals(model, [ids], device="cpu"))
+    # Not `iter_signals`, which first tries a model out on eight tokens: once a run, not once a prompt.
+    tokens = torch.tensor([ids])
+    return extract(model, tokens, torch.ones_like(tokens))
 
 
 def _prefill(model: Any, ids: list[int]) -> Any:

@@ -111,14 +111,16 @@ def read(backbone: Backbone, methods: Sequence[Method]) -> tuple[Data, list[Meth
 def against_estp(result: Evaluation) -> str:
     """Measures over all test rows, and differences to ESTP: MAE of the means, MAE of the medians, CRPS."""
     middle = replace(result, outcomes=[_median(o) for o in result.outcomes])
-    titles = ("MAE less ESTP's", "of the medians", "CRPS less ESTP's")
+    medians = {row["method"]: row["mae"] for row in middle.table() if row["scenario"] == "all"}
+    titles = ("MAE of the median", "MAE less ESTP's", "of the medians", "CRPS less ESTP's")
     lines = _head(["method", *COLUMNS.values(), *titles])
     for row in result.table():
         if row["scenario"] == "all":
             name = row["method"]
             pairs = ((result, "mae"), (middle, "mae"), (result, "crps"))
             cells = [_difference(source, name, "all", measure) for source, measure in pairs]
-            lines.append(_line([name, *(_number(row[k]) for k in COLUMNS), *cells]))
+            measures = [*(row[k] for k in COLUMNS), medians[name]]
+            lines.append(_line([name, *map(_number, measures), *cells]))
     return "\n".join(lines)
 
 

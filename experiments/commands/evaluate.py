@@ -57,7 +57,8 @@ class Evaluate:
     scenario: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")] = None
     """Column that tells the scenario; if not given: scenario, ForeLen's split or AlpacaEval's dataset."""
     tokenizer: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
-    """Counts the tokens of texts that come without lengths: a tokenizer.json, a folder with one, or a hub name."""
+    """Counts the tokens of texts that come without lengths: a tokenizer.json, a folder with one, a hub name, or
+    smollm2-135m-instruct for the embedded one."""
     on_error: Literal["fail", "skip"] = "fail"
     """Refuse a trace at its first fault, or leave such rows out and say how many."""
     remaining: Annotated[int, arg(metavar="N")] = 0
@@ -106,17 +107,12 @@ class Evaluate:
         return 0
 
     def _trace(self) -> Trace:
-        import sys
-
+        from experiments.commands.trace_source import Reading
         from predictor.embedded import ROLLOUT
         from predictor.rows import with_scenario
-        from traces import read_trace
 
-        source = ROLLOUT if self.trace == "embedded" else self.trace
-        trace = read_trace(source, on_error=self.on_error, tokenizer=self.tokenizer)
-        dropped = trace.metadata.get("dropped")
-        if dropped:
-            print(f"left out rows of {self.trace}: {dropped}", file=sys.stderr)
+        source = str(ROLLOUT) if self.trace == "embedded" else self.trace
+        trace = Reading(on_error=self.on_error, tokenizer=self.tokenizer).read(source)
         return with_scenario(trace, self.scenario)
 
     def _methods(self) -> list[Method]:
