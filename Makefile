@@ -24,7 +24,7 @@ findings: $(VENV)/.ready
 	$(EVALUATE) --short-grids --methods constant scenario mean last egtp estp ridge-last \
 		--leave-one-scenario-out --learning-curve 0.1 0.25 0.5 --out out/protocols.json
 	$(BIN)/python tools/small_encoder.py out/small_encoder
-	$(EVALUATE) --short-grids --methods constant prompt-length ssjf-reg ssjf-mc ltr ltr-hidden last estp --seeds 2 \
+	$(EVALUATE) --short-grids --methods constant prompt-length ssjf-reg ssjf-mc ltr ltr-hidden last estp --seeds 3 \
 		--encoder out/small_encoder --encoder-learning-rate 5e-4 --out out/encoders.json
 	$(BIN)/estp remaining --device cpu --dtype float32 --answers 300 --out out/remaining.json
 	$(BIN)/estp diagnose --device cpu --out out/diagnosis

@@ -35,11 +35,12 @@ def _cell(row: dict[str, float] | None) -> str:
 
 
 def figures_of(result: Remaining) -> dict[str, Any]:
-    """All figures, for JSON."""
+    """All figures, for JSON: null where there is nothing to rank."""
+    rows = [{k: None if v != v else v for k, v in row.items()} for row in result.table()]
     return {
         "every": result.states.every,
         "layer": result.states.layer,
         "answers": len(result.states.rows),
-        "table": result.table(),
+        "table": rows,
         "differences": [{"first": a, "second": b, "mae": result.difference(a, b)} for a, b in PAIRS],
     }

@@ -200,3 +200,23 @@ def test_remaining_command(
     assert {r["method"] for r in json.loads(files[0].read_text())["table"]} == set(METHODS)
     assert "trail - at-arrival" in capsys.readouterr().out
     assert pl.read_parquet(tmp_path / "e.parquet").columns == ["request_id", "predictor", "at_tokens", "mean"]
+
+
+def test_evaluate_lists_plp_beside_the_other_methods(
+    trace: Trace, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ESTP_CACHE", str(tmp_path / "cache"))
+    write_trace(trace, tmp_path / "trace.parquet")
+    command = ["evaluate", tmp_path / "trace.parquet", "--methods", "constant", "--model", TINY, "--device", "cpu",
+               "--seeds", "1", "--remaining", "40", "--out", tmp_path / "out.json"]  # fmt: skip
+    assert main([str(part) for part in command]) == 0
+    assert {
+        r["method"] for r in json.loads((tmp_path / "out.json").read_text())["remaining"]["table"]
+    } == set(METHODS)
+    assert "plp - trail" in capsys.readouterr().out
+
+
+def test_too_few_answers_are_one_sentence(tiny: Backbone, trace: Trace, tmp_path: Path) -> None:
+    states = read_answer_states(tiny, trace, np.arange(2), 1, every=EVERY, folder=tmp_path, progress=False)
+    with pytest.raises(InputError, match="2 answers are too few"):
+        evaluate_remaining(trace, states, random_splits(Data(trace), (0,)), progress=False)

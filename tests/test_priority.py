@@ -7,6 +7,7 @@ a signed 64-bit integer, smaller served first, ties by arrival (so a stable sort
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import kendalltau
 
 from experiments.cli import main
 from predictor.priority import STEPS_PER_TOKEN, Scale, batch_lines, priorities
 from sim import Affine, StaticBatching, simulate
 from traces import Estimates, InputError, Trace, write_estimates, write_trace
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+
+from vllm_order import tau
 
 LINE = {"custom_id": str, "method": str, "url": str, "body": dict}
 
@@ -165,3 +171,12 @@ def test_estimates_that_name_no_llm_ask_for_it(files: Path, capsys: pytest.Captu
     write_estimates([estimates_of([1.0, 2.0, 3.0])], files / "estimates.parquet")
     assert export(files, "--trace", files / "trace.parquet") == 2
     assert "names no LLM; say which the server has with --model" in capsys.readouterr().err
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=2, max_size=12))
+def test_the_order_tool_counts_pairs_as_scipy_does(rows: list[tuple[int, int]]) -> None:
+    first, second = (list(column) for column in zip(*rows, strict=True))
+    if len(set(first)) == 1 or len(set(second)) == 1:
+        assert tau(first, second) == "-"
+    else:
+        assert float(tau(first, second)) == pytest.approx(kendalltau(first, second).statistic, abs=0.006)
