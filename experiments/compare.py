@@ -172,6 +172,7 @@ def compare(
     workloads = {seed: make_workload(trace, aligned, setup, seed) for seed in setup.seeds}
     tasks = [(policy, seed) for seed in setup.seeds for policy in setup.policies]
     run = _Runner(workloads, setup.server)
+    run.try_policies(setup)
     results = dict(zip(tasks, _bar(_map(run, tasks, workers), len(tasks), progress), strict=True))
     return Comparison(setup, results, workloads)
 
@@ -207,6 +208,24 @@ class _Runner:
         policy, seed = task
         workload = self.workloads[seed]
         return simulate(workload.trace, policy, estimates=workload.estimates, seed=seed, **self.server)
+
+    def try_policies(self, setup: Setup) -> None:
+        """Serve one request under each policy, so that what the last one lacks is said before the first runs.
+
+        Raises:
+            InputError: a policy that is not there, lacks its estimates, or does not fit the server.
+        """
+        seed = setup.seeds[0]
+        workload = self.workloads[seed]
+        tables = {name: one.take([0]) for name, one in workload.estimates.items()}
+        first = Workload(workload.trace.take([0]), tables, workload.source_id[:1])
+        alone = _Runner({seed: first}, self.server)
+        for policy in setup.policies:
+            try:
+                alone((policy, seed))
+            except InputError:
+                # The whole run says it of all requests; what only one request cannot do is no fault.
+                self((policy, seed))
 
 
 _runner: _Runner | None = None

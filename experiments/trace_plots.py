@@ -55,7 +55,7 @@ def _gaps(axes: Axes, arrival_s: NDArray[Any]) -> None:
     axes.set_yscale("log")
     axes.set_xlabel("gap between arrivals (s)")
     axes.set_ylabel("share of gaps at least as long")
-    axes.legend()
+    axes.legend(loc="lower left")
 
 
 def _lengths(axes: Axes, trace: Trace) -> None:
@@ -69,7 +69,7 @@ def _lengths(axes: Axes, trace: Trace) -> None:
     axes.set_yscale("log")
     axes.set_xlabel("length (tokens)")
     axes.set_ylabel("share at least as long")
-    axes.legend()
+    axes.legend(loc="lower left")
 
 
 def _pairs(axes: Axes, trace: Trace) -> None:

@@ -160,3 +160,17 @@ def test_bad_setups(fields: dict[str, Any], message: str) -> None:
 
 def test_default_policies() -> None:
     assert default_policies(["estp", "last"]) == ("fcfs", "sjf", "estp", "shortest,predictor=last")
+
+
+def test_what_the_last_policy_lacks_is_found_before_the_first_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[tuple[str, int]] = []
+
+    def noted(trace: Trace, policy: str, **options: Any) -> Any:
+        served.append((policy, len(trace)))
+        return simulate(trace, policy, **options)
+
+    monkeypatch.setattr("experiments.compare.simulate", noted)
+    with pytest.raises(InputError, match="no estimates by predictor 'absent' for any of the 300 requests"):
+        run(("fcfs", "sjf", "shortest,predictor=absent"))
+    assert ("fcfs", 300) not in served
+    assert ("sjf", 300) not in served

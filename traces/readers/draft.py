@@ -19,6 +19,7 @@ from traces.tokens import count_tokens
 
 OnError = Literal["fail", "skip"]
 SHOWN_VALUE = 60
+SKIP = "--on-error skip"
 LISTED_DROPS = 20
 
 
@@ -241,7 +242,9 @@ def _judge(draft: Draft, check: Check, on_error: OnError) -> dict[str, Any]:
         faults += [_fault(draft, int(row), column, reason) for row in np.flatnonzero(bad)[:firsts]]
     faults.sort(key=lambda fault: fault.line)
     if on_error == "fail":
-        raise InputError(f"{draft.name}, {sentence(faults[0], draft.place)}")
+        said = sentence(faults[0], draft.place)
+        hint = "" if SKIP in said else f" ({SKIP} leaves such rows out and lists them)"
+        raise InputError(f"{draft.name}, {said}{hint}")
     reasons: dict[str, int] = {}
     for fault in draft.faults:
         reasons[fault.reason] = reasons.get(fault.reason, 0) + 1
