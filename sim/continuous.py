@@ -20,6 +20,7 @@ from sim.decoding import Sequence
 from sim.engine import Engine
 from sim.kv import Memory
 from sim.latency import Latency
+from sim.lockstep import Lockstep
 from sim.plan import Limits, Plan
 from sim.policies.arrival import FCFS
 from sim.prefixes import chains
@@ -56,6 +57,8 @@ class ContinuousBatching:
         async_scheduling: a step is decided while the one before it still runs, as vLLM 0.14 and later do
             unless told otherwise: who arrives during a step takes part in the next but one. (There the
             place of a request that ends is free a step later too, which is left out.)
+        lockstep: all replicas step together, each step as long as the longest of them, as with data
+            parallelism of a mixture of experts with expert parallelism (`sim.lockstep`).
         leap: take steps between which nothing changes in one event; the records do not depend on it.
 
     Raises:
@@ -73,6 +76,7 @@ class ContinuousBatching:
     order: str = "auto"
     enable_prefix_caching: bool = True
     async_scheduling: bool = False
+    lockstep: bool = False
     leap: bool = True
 
     name: ClassVar[str] = "continuous"
@@ -121,11 +125,13 @@ class ContinuousBatching:
     def check(self, run: Run) -> None:
         """Raise InputError if the cache's size is unknown, or the order or the estimates do not fit.
 
-        It also sets ``run.chains`` if blocks are shared.
+        It also sets ``run.chains`` if blocks are shared, and ``run.lockstep``.
         """
         self.limits(run)
         if self.enable_prefix_caching and run.trace is not None:
             run.chains = chains(run.trace, self.block_size)
+        if self.lockstep:
+            run.lockstep = Lockstep()
         if ranks_after_prefill(run) and run.order.refresh is not None:
             raise InputError(
                 f"policy {run.order.name} is asked again as time goes by (refresh = {run.order.refresh!r}), which is "
@@ -162,7 +168,8 @@ class ContinuousBatching:
 
     def serve(self, replica: Replica, run: Run) -> Generator[Event, None, None]:
         """The process of one replica (`sim.replica.Batching`)."""
-        return _Server(self.limits(run), self.leap, self.async_scheduling, replica, run).process()
+        leap = self.leap and not self.lockstep
+        return _Server(self.limits(run), leap, self.async_scheduling, replica, run).process()
 
     def alone_s(self, prompt_tokens: Any, output_tokens: Any, latency: Latency) -> NDArray[np.float64]:
         """JCT (n,) of each request alone on an idle server with an empty cache."""
@@ -243,7 +250,7 @@ class _Server:
     def process(self) -> Generator[Event, None, None]:
         """Take steps, with one event where an arrival could be heard of, until nothing will come any more."""
         engine, replica, clock = self.engine, self.replica, self.replica.clock
-        closed = self.run.closed is not None
+        closed, lockstep = self.run.closed is not None, self.run.lockstep
         hears_s = self.arrive()
         while True:
             if self.coasts and calm(engine):
@@ -265,11 +272,15 @@ class _Server:
                 if event is None:
                     return
                 yield event
+                if lockstep is not None:
+                    yield from lockstep.idle(clock)
                 self.now_s = clock.now
                 hears_s = self.arrive()
                 continue
             steps, end_s, heard = self.duration(plan, hears_s)
-            if heard or closed:
+            if lockstep is not None:
+                heard, end_s = True, (yield from lockstep.end(clock, end_s))
+            elif heard or closed:
                 replica.peak_kv_blocks = max(engine.peak_blocks, engine.used_blocks)
                 yield clock.at(end_s)
             left = len(replica.finished)

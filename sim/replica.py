@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sim.closed import ClosedLoop
     from sim.kv import Chain
     from sim.latency import Latency
+    from sim.lockstep import Lockstep
     from sim.policies import Order
     from traces.schema import Trace
 
@@ -88,6 +89,7 @@ class Run:
         next_dispatch_s: when the arrival process will next hand a request to some replica.
         estimate_s: what each request's estimate costs, where it is made after the prefill.
         trace, rows: the trace, and the row of each request number: for what only some batchings read.
+        lockstep: what replicas that step together share (`sim.lockstep`).
         chains: from a row to the names of the blocks that the request may share (`sim.prefixes`).
     """
 
@@ -108,6 +110,7 @@ class Run:
     trace: Trace | None = None
     rows: Sequence[int] = ()
     chains: Callable[[int], Chain] | None = None
+    lockstep: Lockstep | None = None
 
 
 class Batching(Protocol):

@@ -35,6 +35,7 @@ MODELS_OF_LATENCY = [
     Roofline(),
     Roofline("qwen2.5-0.5b", "l4"),
     Roofline("llama-3.1-8b", "a100-80g", tensor_parallel_size=4),
+    Roofline("qwen3-30b-a3b", "h100"),
     # A device with little compute, on which the longer side changes within a leap.
     Roofline("smollm2-135m", dataclasses.replace(DEVICES["l4"], flops=1e12)),
     Roofline("smollm2-135m", dataclasses.replace(DEVICES["l4"], flops=1e11, bytes_per_s=1e12)),
@@ -115,6 +116,23 @@ def test_the_roofline_by_hand():
     assert two.step_time(8192, 0, 0) == pytest.approx(prefill / 2 + reduce, rel=1e-12)
 
 
+def test_a_mixture_of_experts_reads_those_that_are_chosen():
+    # Two of eight experts a token: three tokens are expected to choose 8 * (1 - (6 / 8)^3) of them.
+    model = MODELS["mixtral-8x7b"]
+    attention, expert, head = 32 * 2 * 4096 * 40 * 128, 32 * 3 * 4096 * 14336, 4096 * 32000
+    assert model.layer_weights == attention + 2 * expert
+    latency = Roofline("mixtral-8x7b", "h100", 4, step_overhead_s=0.0, all_reduce_s=0.0)
+    chosen = 8 * (1 - 0.75**3)
+    kv = 2 * 32 * 2 * 128 * 2
+    memory = (2 * (attention + chosen * expert + head) / 4 + kv * (900 + 3)) / (0.8 * 3.35e12)
+    link = 64 * 3 * 4096 * 2 * 2 * 3 / 4 / (0.5 * 450e9)
+    assert latency.step_time(0, 3, 900) == pytest.approx(memory + link, rel=1e-12)
+    # Over two devices for the attention and four for the experts.
+    spread = (8 * expert / 4 + (attention + 2 * head) / 2) * 2
+    blocks = ((0.9 * 80 - 1.5) * 2**30 - spread) // (16 * 2 * 32 * 4 * 128 * 2)
+    assert Roofline("mixtral-8x7b", "h100", 2).kv_blocks(expert_devices=4) == blocks
+
+
 @pytest.mark.parametrize(
     ("name", "billions"),
     [
@@ -126,6 +144,8 @@ def test_the_roofline_by_hand():
         ("llama-3.2-3b", 3.21),
         ("llama-3.1-8b", 8.03),
         ("smollm2-135m", 0.1345),
+        ("qwen3-30b-a3b", 30.5),
+        ("mixtral-8x7b", 46.7),
     ],
 )
 def test_model_shapes_have_the_published_number_of_parameters(name, billions):

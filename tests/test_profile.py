@@ -200,3 +200,69 @@ def test_the_recorded_profile_is_read_and_knows_its_cache(reference: Path) -> No
     assert at == pytest.approx([404.865e-6, 172.609e-6], rel=1e-12)
     # 96 GB less 16 GB of weights, at 128 KiB a token.
     assert 25_000 < profile.kv_blocks() < 40_000
+
+
+def expert_us(tokens: float, activated: float) -> float:
+    """Each activated expert's weights are read, each token costs a little."""
+    return 10 + 6 * activated + 0.05 * tokens
+
+
+def test_experts_cost_what_their_expected_number_costs(tmp_path: Path) -> None:
+    folder = write_profile(tmp_path / "tp1")
+    # 16 experts, two a token, on one device and spread over two.
+    rows = [
+        f"{ep},{tokens},{activated},{expert_us(tokens, activated)}"
+        for ep in (1, 2)
+        for tokens in (1, 2, 8, 64, 512, 2048)
+        for activated in (1, 2, 4, 8, 16)
+        if 2 // ep <= activated <= min(2 * tokens, 16 // ep)
+    ]
+    (folder / "moe.csv").write_text("\n".join(["ep,tokens,activated_experts,time_us", *rows]) + "\n")
+    plain = by_hand(0, 0, 8, 300, 8)
+    alone = Profile(str(folder))
+    # Eight tokens choose two of 16 each: an expert is missed by all with probability (14 / 16)^8.
+    share = 1 - (14 / 16) ** 8
+    assert alone.step_time(0, 8, 2400) == pytest.approx(
+        plain + LAYERS * expert_us(8, 16 * share) * 1e-6, rel=1e-9
+    )
+    # Two replicas of equal load share 8 experts on each device: tokens of both, half of the experts.
+    spread = Profile(str(folder), expert_parallel_size=2)
+    missed = (14 / 16) ** 16
+    assert spread.step_time(0, 8, 2400) == pytest.approx(
+        plain + LAYERS * expert_us(16, 8 * (1 - missed)) * 1e-6, rel=1e-9
+    )
+    assert alone.advance(3, 8, 2400) == pytest.approx(
+        sum(alone.step_time(0, 8, 2400 + 8 * i) for i in range(3)), rel=1e-12
+    )
+    with pytest.raises(InputError, match="no times for ep = 4, only for 1, 2"):
+        Profile(str(folder), expert_parallel_size=4)
+    # Measured on one device only, half of the experts work on half of the tokens.
+    older = write_profile(tmp_path / "older" / "tp1")
+    one = [row.removeprefix("1,") for row in rows if row.startswith("1,")]
+    (older / "moe.csv").write_text("\n".join(["tokens,activated_experts,time_us", *one]) + "\n")
+    assert Profile(str(older)).step_time(0, 8, 2400) == alone.step_time(0, 8, 2400)
+    assert Profile(str(older), expert_parallel_size=2).step_time(0, 8, 2400) == pytest.approx(
+        plain + LAYERS * expert_us(8, 8 * (1 - missed)) * 1e-6, rel=1e-9
+    )
+
+
+def test_attention_by_mean_keys_is_attention_by_cached_tokens(tmp_path: Path) -> None:
+    profile = Profile(str(write_profile(tmp_path / "old" / "tp1")))
+    folder = write_profile(tmp_path / "new" / "tp1")
+    lines = ["layer,prefill_chunk,prefill_key,n_decode,kv_decode,decode_q_len,time_us"]
+    for row in (folder / "attention.csv").read_text().splitlines()[1:]:
+        chunk, cached, requests, context, us = row.split(",")
+        key = float(cached) + 0.5 * float(chunk)
+        lines.append(f"attention,{chunk},{key},{requests},{context},1,{us}")
+        lines.append(f"attention,{chunk},{key},{requests},{context},2,{10 * float(us)}")
+        lines.append(f"linear_attention,{chunk},{key},{requests},{context},1,{9 * float(us)}")
+    (folder / "attention.csv").write_text("\n".join(lines) + "\n")
+    newer = Profile(str(folder))
+    for chunks, requests, context in (([(128, 512)], 8, 2400), ([], 32, 9600), ([(32, 0)] * 8, 0, 0)):
+        assert newer.chunk_time(chunks, requests, context) == pytest.approx(
+            profile.chunk_time(chunks, requests, context), rel=1e-12
+        )
+    other = write_profile(tmp_path / "other" / "tp1")
+    (other / "attention.csv").write_text("\n".join([lines[0], "other,0,0,1,16,1,5"]) + "\n")
+    with pytest.raises(InputError, match="no rows of layer attention"):
+        Profile(str(other))

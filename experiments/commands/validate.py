@@ -81,7 +81,10 @@ class Validate:
 
         recording = read_recording(folder)
         profile = Profile(
-            str(self.profile), tensor_parallel_size=recording.tensor_parallel_size, layers=self.layers
+            str(self.profile),
+            tensor_parallel_size=recording.tensor_parallel_size,
+            layers=self.layers,
+            expert_parallel_size=recording.expert_parallel_size,
         )
         run = replay(recording, profile, self.num_blocks, None if self.fit == "none" else self.fit)
         print(report(recording, run))

@@ -23,6 +23,8 @@ Floats = NDArray[np.float64]
 
 TIMES = ("arrival_time", "queued_ts", "first_token_ts", "last_token_ts")
 COUNTS = ("input_toks", "output_toks")
+BLOCK_SIZE = 16
+"""Tokens of a KV block on a GPU, unless told otherwise."""
 ASYNC_SINCE = (0, 14)
 """From this version on, vLLM schedules a step while the one before it runs (release notes of 0.14.0)."""
 
@@ -39,7 +41,8 @@ class Recording:
         limits: max_num_seqs, max_num_batched_tokens and, where recorded, max_model_len, block_size, num_blocks
             and enable_prefix_caching: arguments for `ContinuousBatching`.
         async_scheduling: whether a step was decided while the one before it ran.
-        replicas, tensor_parallel_size: servers, and GPUs of each.
+        replicas, tensor_parallel_size: servers, and GPUs of each. expert_parallel_size: GPUs over which the
+            experts of a mixture are spread.
         series: t, running and waiting at each tick (m,); empty if not recorded.
     """
 
@@ -53,6 +56,7 @@ class Recording:
     async_scheduling: bool
     replicas: int
     tensor_parallel_size: int
+    expert_parallel_size: int
     series: dict[str, Floats]
 
 
@@ -77,6 +81,7 @@ def read_recording(folder: str | Path) -> Recording:
         output_tokens=rows["output_toks"][order].astype(np.int32),
     )
     ahead = _setting(meta, "async_scheduling")
+    replicas, size = _count(meta, "data_parallel_size", 1), _count(meta, "tensor_parallel_size", 1)
     return Recording(
         model=str(meta.get("model", "")),
         vllm_version=version,
@@ -86,8 +91,9 @@ def read_recording(folder: str | Path) -> Recording:
         completion_s=(rows["last_token_ts"] - start_s)[order],
         limits=_limits(meta, place),
         async_scheduling=bool(ahead) if ahead is not None else _version(version) >= ASYNC_SINCE,
-        replicas=int(_setting(meta, "data_parallel_size") or 1),
-        tensor_parallel_size=int(_setting(meta, "tensor_parallel_size") or 1),
+        replicas=replicas,
+        tensor_parallel_size=size,
+        expert_parallel_size=replicas * size if _setting(meta, "enable_expert_parallel") else 1,
         series=_series(place / "timeseries.csv"),
     )
 
@@ -99,17 +105,34 @@ def _limits(meta: dict[str, Any], place: Path) -> dict[str, Any]:
         if value is None:
             raise InputError(f"{place / 'meta.json'} tells no {name}, and vLLM's default depends on the GPU")
         limits[name] = int(value)
-    for name, key in (
-        ("max_model_len", "max_model_len"),
-        ("block_size", "block_size"),
-        ("num_blocks", "num_gpu_blocks"),
-    ):
-        value = _setting(meta, key)
+    for name in ("max_model_len", "block_size"):
+        value = _setting(meta, name)
         if value is not None:
             limits[name] = int(value)
+    blocks = _blocks(meta, limits.get("block_size", BLOCK_SIZE))
+    if blocks is not None:
+        limits["num_blocks"] = blocks
     caching = _setting(meta, "enable_prefix_caching")
     limits["enable_prefix_caching"] = True if caching is None else bool(caching)
     return limits
+
+
+def _blocks(meta: dict[str, Any], block_size: int) -> int | None:
+    """KV blocks of one replica; vLLM counts the blocks of all data-parallel replicas together, the tokens of one."""
+    replicas = _count(meta, "data_parallel_size", 1)
+    for name, share in (
+        ("num_gpu_blocks", replicas),
+        ("num_kv_tokens", replicas * block_size),
+        ("kv_cache_size_tokens", block_size),
+    ):
+        value = _setting(meta, name)
+        if value is not None:
+            return int(value) // share
+    return None
+
+
+def _count(meta: dict[str, Any], name: str, default: int) -> int:
+    return int(_setting(meta, name) or default)
 
 
 def _setting(meta: dict[str, Any], name: str) -> Any:

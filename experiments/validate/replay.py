@@ -19,9 +19,15 @@ from traces.errors import InputError
 
 Floats = NDArray[np.float64]
 HALVES = ("early", "alternate")
+ROUTER = "join_shortest_queue"
+"""vLLM sends a request to the data-parallel replica with the fewest, those that wait counting four times."""
 
 START = (0.0, 1e-3, 3e-3, 8e-3), (0.0, 4e-6, 15e-6, 50e-6)
 """Seconds a step and a token from which the fit starts, each with each."""
+TTFT_WEIGHT = 0.1
+"""A short TTFT hangs on the moment in a step at which a request came, so its relative error says less."""
+SIMPLEXES = 1.0, 0.3
+"""Sizes of the simplexes of the search, one after the other, in units."""
 UNIT = 1e-3, 5e-6
 """Seconds a step and a token that are one in the search for the best."""
 
@@ -81,6 +87,7 @@ def replay(recording: Recording, profile: Profile, num_blocks: int | None, half:
         batching=dataclasses.replace(batching, leap=False),
         latency=profile,
         replicas=recording.replicas,
+        router=ROUTER,
         record_steps=True,
     )
     assert result.steps is not None
@@ -109,7 +116,8 @@ def fit_overhead(
 ) -> Profile:
     """The profile with the overhead, and the kind of mixed attention, that fit the given requests best.
 
-    Least squares of the relative errors of JCT and of the time from first to last token. The whole run is
+    Least squares of the relative errors of JCT, of the time from first to last token and, with less weight,
+    of TTFT, which tells a token's cost from a step's where prompts are computed. The whole run is
     simulated each time; only the given requests are compared. From the best point of a coarse grid the
     search goes on by Nelder and Mead's simplex (1965), since a step's and a token's cost make up for each other.
     """
@@ -118,13 +126,16 @@ def fit_overhead(
     long = real[1] > real[0]
 
     def cost(candidate: Profile) -> float:
-        result = simulate(recording.trace, batching=batching, latency=candidate, replicas=recording.replicas)
+        result = simulate(
+            recording.trace, batching=batching, latency=candidate, replicas=recording.replicas, router=ROUTER
+        )
         first_s, last_s = (
             result.records[name].to_numpy()[fitted] for name in ("first_token_s", "completion_s")
         )
         jct = (last_s - arrival_s) / (real[1] - arrival_s) - 1
         decode = (last_s - first_s)[long] / (real[1] - real[0])[long] - 1
-        return float((jct**2).sum() + (decode**2).sum())
+        first = (first_s - arrival_s) / (real[0] - arrival_s) - 1
+        return float((jct**2).sum() + (decode**2).sum() + TTFT_WEIGHT * (first**2).sum())
 
     best = min(
         (_search(cost, dataclasses.replace(profile, mixed=mixed)) for mixed in MIXED),
@@ -143,11 +154,13 @@ def _search(cost: Callable[[Profile], float], profile: Profile) -> tuple[float, 
         return cost(at(point)) if point.min() >= 0 else float("inf")
 
     starts = [np.array([a / UNIT[0], b / UNIT[1]]) for a in START[0] for b in START[1]]
-    start = min(starts, key=priced)
-    simplex = start + np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    options = {"initial_simplex": simplex, "xatol": 1e-3, "fatol": 1e-9, "maxfev": 120}
-    found = minimize(priced, start, method="Nelder-Mead", options=options)
-    return float(found.fun), at(found.x)
+    point = min(starts, key=priced)
+    for size in SIMPLEXES:  # where one gets stuck, a smaller one goes on
+        simplex = point + size * np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+        options = {"initial_simplex": simplex, "xatol": 1e-3, "fatol": 1e-9, "maxfev": 60}
+        found = minimize(priced, point, method="Nelder-Mead", options=options)
+        point = found.x
+    return float(found.fun), at(point)
 
 
 def metrics(recording: Recording, run: Recording | Replay) -> dict[str, Floats]:
@@ -201,7 +214,11 @@ def _batching(recording: Recording, profile: Profile, num_blocks: int | None) ->
         limits["num_blocks"] = num_blocks
     elif "num_blocks" not in limits:
         limits["num_blocks"] = profile.kv_blocks(limits.get("block_size", 16))
-    return ContinuousBatching(**limits, async_scheduling=recording.async_scheduling)
+    return ContinuousBatching(
+        **limits,
+        async_scheduling=recording.async_scheduling,
+        lockstep=recording.expert_parallel_size > recording.tensor_parallel_size,
+    )
 
 
 def _heard_s(arrival_s: Floats, steps: Floats) -> Floats:

@@ -5,9 +5,15 @@
 * ``dense.csv`` (layer, tokens, time_us): layers whose time follows from the tokens of the step.
 * ``per_sequence.csv`` (layer, sequences, time_us): the output head and the sampler.
 * ``attention.csv`` (prefill_chunk, kv_prefill, n_decode, kv_decode, time_us): a chunk of so many tokens
-  behind so many cached ones, beside so many decoding requests with so many cached tokens each.
+  behind so many cached ones, beside so many decoding requests with so many cached tokens each. Newer ones
+  have ``prefill_key`` instead, the keys that a token of the chunks attends to in the mean: cached tokens
+  and half a chunk; less than that, where several chunks were measured together.
+* ``moe.csv`` (ep, tokens, activated_experts, time_us), for a mixture of experts: the experts of one of ``ep``
+  devices, for so many tokens of all devices, of which some token is sent to so many experts of this one.
+  Older ones have no ``ep``: all experts are on the device, and a device with a part of them is taken to
+  work on its share of the tokens.
 
-The attention points need not be a full grid: each slice is interpolated on its own points.
+The points of attention and experts need not be a full grid: each slice is interpolated on its own points.
 """
 
 from __future__ import annotations
@@ -39,6 +45,29 @@ first points other kernels run, and their difference is no slope."""
 
 
 @dataclass(frozen=True, eq=False)
+class Experts:
+    """The times of the experts of one device.
+
+    Attributes:
+        count: experts of a layer on this device. share: of them, those that a token is sent to.
+        tokens, activated: axes of ``seconds`` (T, A), of all layers.
+    """
+
+    count: float
+    share: float
+    worked_on: float
+    tokens: Floats
+    activated: Floats
+    seconds: Floats
+
+    def step_s(self, tokens: Any) -> Any:
+        """Seconds for that many tokens, each sent to experts at random: with so many activated as are expected."""
+        activated = self.count * (1 - (1 - self.share) ** np.asarray(tokens, np.float64))
+        at = np.multiply(tokens, self.worked_on), activated
+        return interpolate((self.tokens, self.activated), self.seconds, at)
+
+
+@dataclass(frozen=True, eq=False)
 class Layers:
     """The times of one folder, as functions.
 
@@ -49,6 +78,7 @@ class Layers:
         sequences, sequence_s: (S,) seconds of output head and sampler by sequences.
         axes: chunk (A,), cached tokens of the chunk (B,), decoding requests (C,), their cached tokens (D,).
         attention_s: (A, B, C, D) seconds of the attention of all layers.
+        experts: those of a mixture of experts, else None.
     """
 
     folder: Path
@@ -62,9 +92,17 @@ class Layers:
     sequence_s: Floats
     axes: tuple[Floats, ...]
     attention_s: Floats
+    experts: Experts | None = None
 
     def step_s(
-        self, chunk: Any, cached: Any, decode_requests: Any, context: Any, sequences: Any, apart: bool = False
+        self,
+        chunk: Any,
+        cached: Any,
+        decode_requests: Any,
+        context: Any,
+        sequences: Any,
+        apart: bool = False,
+        replicas: int = 1,
     ) -> Any:
         """Seconds of a step, arrays that broadcast.
 
@@ -74,6 +112,7 @@ class Layers:
             sequences: requests for which the output head runs.
             apart: the attention of prefill and of decode, where a step has both, as two kernels one after
                 the other, and not as the one that was measured for such steps.
+            replicas: servers that share the experts, with as many tokens each.
         """
         if apart:
             prefill_s = np.where(np.greater(chunk, 0), self._attention(chunk, cached, 0, 0), 0.0)
@@ -83,7 +122,10 @@ class Layers:
             attention_s = prefill_s + decode_s
         else:
             attention_s = self._attention(chunk, cached, decode_requests, context)
-        token_s = interpolate((self.tokens,), self.token_s, (np.add(chunk, decode_requests),))
+        tokens = np.add(chunk, decode_requests)
+        token_s = interpolate((self.tokens,), self.token_s, (tokens,))
+        if self.experts is not None:
+            token_s = token_s + self.experts.step_s(tokens * replicas)
         return attention_s + token_s + interpolate((self.sequences,), self.sequence_s, (sequences,))
 
     def _attention(self, *at: Any) -> Any:
@@ -95,8 +137,12 @@ class Layers:
 
 
 @lru_cache(maxsize=8)
-def read_layers(folder: str, tensor_parallel_size: int | None, layers: int | None) -> Layers:
+def read_layers(
+    folder: str, tensor_parallel_size: int | None, layers: int | None, expert_parallel_size: int = 1
+) -> Layers:
     """The times below ``folder``, which is a ``tp<N>`` folder or one that holds (in any depth) a single variant.
+
+    ``expert_parallel_size``: over how many devices whole experts are spread.
 
     Raises:
         InputError: there is no such folder, or several to choose from, or a file of it is faulty, or
@@ -112,9 +158,9 @@ def read_layers(folder: str, tensor_parallel_size: int | None, layers: int | Non
     axes, attention_s = _attention(place / "attention.csv")
     gpu = str(meta.get("hardware", meta.get("gpu", "")))
     size = int(place.name.removeprefix("tp"))
-    return Layers(
-        place, gpu, model, shape, size, tokens, token_s, sequences, sequence_s, axes, shape * attention_s
-    )
+    experts = _experts(place / "moe.csv", expert_parallel_size, shape)
+    dense = tokens, token_s, sequences, sequence_s
+    return Layers(place, gpu, model, shape, size, *dense, axes, shape * attention_s, experts)
 
 
 def _find(folder: Path, size: int | None) -> Path:
@@ -184,9 +230,33 @@ def _sum_of_lines(path: Path, axis: str, runs: Callable[[str], int]) -> tuple[Fl
     return points, total
 
 
+def _experts(path: Path, devices: int, layers: int) -> Experts | None:
+    if not path.is_file():
+        return None
+    rows = _read(path, ("tokens", "activated_experts"))
+    apart = "ep" in rows.columns
+    if apart:
+        sizes = rows["ep"].unique().sort().to_list()
+        if devices not in sizes:
+            known = ", ".join(map(str, sizes))
+            raise InputError(f"latency profile: {path} has no times for ep = {devices}, only for {known}")
+        rows = rows.filter(pl.col("ep") == devices)
+    table = (
+        rows.sort("tokens", "activated_experts").select("tokens", "activated_experts", "time_us").to_numpy()
+    )
+    if rows.select("tokens", "activated_experts").n_unique() != len(rows):
+        raise InputError(f"latency profile: {path} gives a point twice")
+    axes = [np.unique(table[:, 0]), np.unique(table[:, 1])]
+    # A single token activates as many experts as it is sent to; where many tokens were measured, all were.
+    share = float(table[table[:, 0] == axes[0][0], 1].min() / axes[1][-1] / axes[0][0])
+    parts = 1 if apart else devices
+    seconds = layers * _fill(table, axes) * 1e-6
+    return Experts(axes[1][-1] / parts, min(share, 1.0), 1 / parts, axes[0], axes[1], seconds)
+
+
 def _attention(path: Path) -> tuple[tuple[Floats, ...], Floats]:
     """The axes and the seconds of one layer's attention on their full grid, slice by slice."""
-    rows = _read(path, ATTENTION)
+    rows = _attention_rows(path)
     if rows.select(ATTENTION).n_unique() != len(rows):
         raise InputError(f"latency profile: {path} gives a point twice")
     axes = [rows[name].unique().sort().to_numpy() for name in ATTENTION]
@@ -194,6 +264,23 @@ def _attention(path: Path) -> tuple[tuple[Floats, ...], Floats]:
     axes[1] = np.concatenate([[-axes[0][-1]], axes[1]])
     table = rows.sort(ATTENTION).select(*ATTENTION, "time_us").to_numpy()
     return tuple(axes), _fill(table, axes) * 1e-6
+
+
+def _attention_rows(path: Path) -> pl.DataFrame:
+    try:
+        header = pl.read_csv(path, n_rows=0).columns
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise InputError(f"latency profile: {path} cannot be read: {error}") from error
+    if "prefill_key" not in header:
+        return _read(path, ATTENTION)
+    rows = _read(path, ("prefill_chunk", "prefill_key", "n_decode", "kv_decode"))
+    if "layer" in header:  # others are those of linear attention and the like
+        rows = rows.filter(pl.col("layer") == "attention")
+    if "decode_q_len" in header:  # more than one: speculative decoding
+        rows = rows.filter(pl.col("decode_q_len") == 1)
+    if rows.is_empty():
+        raise InputError(f"latency profile: {path} has no rows of layer attention with decode_q_len 1")
+    return rows.with_columns(kv_prefill=pl.col("prefill_key") - 0.5 * pl.col("prefill_chunk"))
 
 
 def _fill(rows: Floats, axes: Sequence[Floats]) -> Floats:

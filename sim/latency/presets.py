@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+
 from sim.plugins import unknown
 from traces.errors import InputError
 
@@ -14,12 +16,14 @@ Preset = TypeVar("Preset")
 
 @dataclass(frozen=True)
 class Model:
-    """A dense decoder with gated MLPs, from its ``config.json``.
+    """A decoder with gated MLPs, dense or a mixture of experts, from its ``config.json``.
 
     Attributes:
-        layers, hidden, heads, kv_heads, head_size, intermediate, vocabulary: counts.
+        layers, hidden, heads, kv_heads, head_size, intermediate, vocabulary: counts; of one expert's
+            ``intermediate`` where there are experts.
         tied: the output head is the embedding.
         weight_bytes, kv_bytes: bytes a weight and a cached value; 2 is bf16, 1 is fp8.
+        experts: MLPs of a layer. experts_per_token: of them, those that a token is sent to.
     """
 
     layers: int
@@ -32,12 +36,23 @@ class Model:
     tied: bool
     weight_bytes: float = 2.0
     kv_bytes: float = 2.0
+    experts: int = 1
+    experts_per_token: int = 1
+
+    @property
+    def attention_weights(self) -> int:
+        """Weights of the attention in all layers."""
+        return self.layers * 2 * self.hidden * (self.heads + self.kv_heads) * self.head_size
+
+    @property
+    def expert_weights(self) -> int:
+        """Weights of one expert in all layers; of the MLP, where there is only one."""
+        return self.layers * 3 * self.hidden * self.intermediate
 
     @property
     def layer_weights(self) -> int:
-        """Weights that every token is multiplied with in the layers: attention and MLP."""
-        attention = 2 * self.hidden * (self.heads + self.kv_heads) * self.head_size
-        return self.layers * (attention + 3 * self.hidden * self.intermediate)
+        """Weights that every token is multiplied with in the layers: attention, and MLP or experts."""
+        return self.attention_weights + self.experts_per_token * self.expert_weights
 
     @property
     def head_weights(self) -> int:
@@ -46,8 +61,13 @@ class Model:
 
     @property
     def parameters(self) -> int:
-        """All weights; norms and biases, less than 0.1% of them, are left out."""
-        return self.layer_weights + self.head_weights * (1 if self.tied else 2)
+        """All weights; norms, biases and the choice of experts, some 0.1% of them, are left out."""
+        layers = self.attention_weights + self.experts * self.expert_weights
+        return layers + self.head_weights * (1 if self.tied else 2)
+
+    def experts_read(self, tokens: Any) -> Any:
+        """Experts of a layer that at least one of ``tokens`` tokens is sent to, expected of an even random choice."""
+        return self.experts * (1 - (1 - self.experts_per_token / self.experts) ** np.asarray(tokens))
 
     def kv_bytes_per_token(self, tensor_parallel_size: int = 1) -> float:
         """Bytes of one token's keys and values on one device; KV heads are copied where they are too few."""
@@ -92,6 +112,10 @@ MODELS: dict[str, Model] = {
     # huggingface.co/Qwen/Qwen3-8B, -32B: config.json
     "qwen3-8b": Model(36, 4096, 32, 8, 128, 12288, 151936, tied=False),
     "qwen3-32b": Model(64, 5120, 64, 8, 128, 25600, 151936, tied=False),
+    # huggingface.co/Qwen/Qwen3-30B-A3B-Instruct-2507: config.json
+    "qwen3-30b-a3b": Model(48, 2048, 32, 4, 128, 768, 151936, tied=False, experts=128, experts_per_token=8),
+    # huggingface.co/mistralai/Mixtral-8x7B-v0.1: config.json
+    "mixtral-8x7b": Model(32, 4096, 32, 8, 128, 14336, 32000, tied=False, experts=8, experts_per_token=2),
     # huggingface.co/HuggingFaceTB/SmolLM2-135M: config.json
     "smollm2-135m": Model(30, 576, 9, 3, 64, 1536, 49152, tied=True),
 }
@@ -116,9 +140,17 @@ DEVICES: dict[str, Device] = {
 
 
 def preset_called(name: str, presets: Mapping[str, Preset]) -> Preset | None:
-    """The preset of that name, whatever its case and hyphens (``RTX4090`` is ``rtx-4090``); None: there is none."""
-    plain = {"".join(filter(str.isalnum, known)): preset for known, preset in presets.items()}
-    return plain.get("".join(filter(str.isalnum, name.lower())))
+    """The preset of that name, whatever its case and hyphens (``RTX4090`` is ``rtx-4090``); None: there is none.
+
+    Further words may follow (``Qwen3-30B-A3B-Instruct-2507`` is ``qwen3-30b-a3b``); the longest match counts.
+    """
+    plain = {_plain(known): preset for known, preset in presets.items()}
+    ends = [len(name), *(i for i in reversed(range(len(name))) if not name[i].isalnum())]
+    return next((plain[_plain(name[:end])] for end in ends if _plain(name[:end]) in plain), None)
+
+
+def _plain(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
 
 
 def find_model(model: str | Model | Mapping[str, Any]) -> Model:

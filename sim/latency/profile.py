@@ -37,6 +37,9 @@ class Profile:
             measured for it, or "apart", as one for each. Which of them a server runs depends on its
             attention backend.
         layers: decoder layers, where neither a ``config.json`` nor a preset tells them.
+        expert_parallel_size: devices over which the experts of a mixture are spread, whole (vLLM's
+            ``enable_expert_parallel``: tensor times data parallel size). Replicas among them share their
+            experts, and count as equally busy.
 
     Raises:
         InputError: the folder is not of that layout (`read_layers`), or a setting is out of its range.
@@ -48,6 +51,7 @@ class Profile:
     tensor_parallel_size: int | None = None
     mixed: str = "together"
     layers: int | None = None
+    expert_parallel_size: int = 1
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.a) and math.isfinite(self.b)):
@@ -64,14 +68,14 @@ class Profile:
     @cached_property
     def measured(self) -> Layers:
         """The times of the layers; read once a folder."""
-        return read_layers(str(self.dir), self.tensor_parallel_size, self.layers)
+        return read_layers(str(self.dir), self.tensor_parallel_size, self.layers, self.expert_parallel_size)
 
     def step_time(self, prefill_tokens: Any, decode_requests: Any, context_tokens: Any) -> Any:
         """Seconds of one step (`Latency.step_time`); the prefill is that of one prompt from its start."""
         requests = np.asarray(decode_requests)
         context = context_tokens / np.maximum(requests, 1)
         sequences = requests + (np.asarray(prefill_tokens) > 0)
-        seconds = self.measured.step_s(prefill_tokens, 0, requests, context, sequences, self._apart)
+        seconds = self._layers_s(prefill_tokens, 0, requests, context, sequences)
         seconds = seconds + self.a + self.b * np.add(prefill_tokens, requests)
         return seconds if np.ndim(seconds) else float(seconds)
 
@@ -89,7 +93,7 @@ class Profile:
         cached = pairs / total - 0.5 * total if total else 0.0
         context = context_tokens / max(decode_requests, 1)
         sequences = decode_requests + len(chunks)
-        seconds = self.measured.step_s(total, cached, decode_requests, context, sequences, self._apart)
+        seconds = self._layers_s(total, cached, decode_requests, context, sequences)
         return float(seconds) + self.a + self.b * (total + decode_requests)
 
     def advance(self, k: Any, decode_requests: Any, context_tokens: Any) -> Any:
@@ -122,11 +126,15 @@ class Profile:
                 f"latency profile: there is no preset of {missing}, so the KV cache's size is not known; "
                 "give num_blocks"
             )
-        return Roofline(model, device, measured.tensor_parallel_size).kv_blocks(block_size)
+        size = measured.tensor_parallel_size
+        spread = max(self.expert_parallel_size, size)
+        return Roofline(model, device, size).kv_blocks(block_size, expert_devices=spread)
 
-    @property
-    def _apart(self) -> bool:
-        return self.mixed == "apart"
+    def _layers_s(self, chunk: Any, cached: Any, requests: Any, context: Any, sequences: Any) -> Any:
+        measured = self.measured
+        replicas = max(self.expert_parallel_size // measured.tensor_parallel_size, 1)
+        apart = self.mixed == "apart"
+        return measured.step_s(chunk, cached, requests, context, sequences, apart, replicas)
 
     def _decode_line(self, requests: int) -> tuple[Floats, Floats]:
         """Context tokens, and the seconds of a decode step there; straight in between."""

@@ -25,8 +25,9 @@ class Roofline:
     * compute: 2 FLOPs a token and layer weight, 2 a decoding request and weight of the output head,
       and attention of the decoding requests, 4 * layers * heads * head_size FLOPs a context token;
       over t * flops * compute_efficiency.
-    * memory: all weights once, the keys and values of the context tokens (read) and of the T tokens
-      (written); over t * bytes_per_s * memory_efficiency.
+    * memory: all weights once (of a mixture of experts: those that some token is sent to, expected of an
+      even choice), the keys and values of the context tokens (read) and of the T tokens (written); over
+      t * bytes_per_s * memory_efficiency.
     * communication, if t > 1: two all-reduces a layer of T * hidden activations, each
       ``all_reduce_s`` + 2 (t - 1) / t * bytes / (link_bytes_per_s * link_efficiency), as in a ring.
 
@@ -67,7 +68,8 @@ class Roofline:
         flops *= device.compute_efficiency
         bytes_per_s = device.bytes_per_s * device.memory_efficiency
         kv_s = model.kv_bytes_per_token(devices) / bytes_per_s
-        weights = (model.layer_weights + model.head_weights) * model.weight_bytes / devices
+        shared = model.attention_weights + model.head_weights
+        weight_s = model.weight_bytes / devices / bytes_per_s
         token_link_s = all_reduces_s = 0.0
         if devices > 1:
             # Activations are bf16 whatever the weights are.
@@ -78,7 +80,8 @@ class Roofline:
             "_token_compute_s": 2 * model.layer_weights / flops,
             "_head_compute_s": 2 * model.head_weights / flops,
             "_context_compute_s": 4 * model.layers * model.heads * model.head_size / flops,
-            "_weights_s": weights / bytes_per_s,
+            "_weights_s": (shared + (model.expert_weights if model.experts == 1 else 0)) * weight_s,
+            "_expert_s": model.expert_weights * weight_s if model.experts > 1 else 0.0,
             "_kv_s": kv_s,
             "_token_link_s": token_link_s,
             "_fixed_s": self.step_overhead_s + all_reduces_s,
@@ -115,19 +118,26 @@ class Roofline:
         return search_steps(self, seconds, decode_requests, context_tokens)
 
     def kv_blocks(
-        self, block_size: int = 16, gpu_memory_utilization: float = 0.9, reserved_gib: float = 1.5
+        self,
+        block_size: int = 16,
+        gpu_memory_utilization: float = 0.9,
+        reserved_gib: float = 1.5,
+        expert_devices: int | None = None,
     ) -> int:
         """KV blocks that fit beside the weights, by vLLM's names.
 
         ``(memory * gpu_memory_utilization - weights / t - reserved) / (block_size * KV bytes a token)``
         on each of the t devices; the reserve stands for activations and CUDA graphs, and brings the
-        figure within 2% of what vLLM 0.19 found on an RTX 4090 with Llama-3.1-8B.
+        figure within 2% of what vLLM 0.19 found on an RTX 4090 with Llama-3.1-8B. ``expert_devices``: over
+        how many devices the experts are spread, if not over the t.
 
         Raises:
             InputError: the weights leave no room for a block.
         """
         model, device, devices = find_model(self.model), find_device(self.device), self.tensor_parallel_size
-        weights = model.parameters * model.weight_bytes / devices
+        experts = model.experts * model.expert_weights
+        spread = experts / (expert_devices or devices) + (model.parameters - experts) / devices
+        weights = spread * model.weight_bytes
         free = (device.memory_gib * gpu_memory_utilization - reserved_gib) * GIB - weights
         blocks = int(free // (block_size * model.kv_bytes_per_token(devices)))
         if blocks < 1:
@@ -145,7 +155,10 @@ class Roofline:
             + self._head_compute_s * decode_requests
             + self._context_compute_s * context_tokens
         )
-        return compute_s, self._weights_s + self._kv_s * (context_tokens + tokens)
+        weights_s: Any = self._weights_s
+        if self._expert_s:
+            weights_s = weights_s + self._expert_s * find_model(self.model).experts_read(tokens)
+        return compute_s, weights_s + self._kv_s * (context_tokens + tokens)
 
     def _excess(self, k: Any, first: Any, growth: Any) -> Any:
         """Sum over i < k of max(first + growth * i, 0).
@@ -168,4 +181,4 @@ class Roofline:
         return k * most(first, 0.0)
 
     _token_compute_s = _head_compute_s = _context_compute_s = 0.0
-    _weights_s = _kv_s = _token_link_s = _fixed_s = 0.0
+    _weights_s = _expert_s = _kv_s = _token_link_s = _fixed_s = 0.0
