@@ -182,18 +182,19 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
 
     def check_backbone(self, backbone: Backbone) -> None:
         """Refuse activations of another LLM: InputError naming the difference."""
+        # First, because the fingerprint is of the weights as they are loaded.
+        dtype = str(backbone.model.dtype).removeprefix("torch.")
+        if dtype != self.dtype_name:
+            raise InputError(
+                f"predictor {self.predictor!r} was trained on {self.dtype_name} activations, but the model "
+                f"runs in {dtype}; use --dtype {self.dtype_name}"
+            )
         found = fingerprint(backbone)
         if found != self.backbone_fingerprint:
             raise InputError(
                 f"predictor {self.predictor!r} was trained on the activations of {self.backbone!r} "
                 f"(fingerprint {self.backbone_fingerprint}), but the model is {backbone.name!r} ({found}); "
                 "use that model, or train a predictor for this one"
-            )
-        dtype = str(backbone.model.dtype).removeprefix("torch.")
-        if dtype != self.dtype_name:
-            raise InputError(
-                f"predictor {self.predictor!r} was trained on {self.dtype_name} activations, but the model "
-                f"runs in {dtype}; use --dtype {self.dtype_name}"
             )
 
     def check_estimates(self, estimates: Estimates) -> None:

@@ -159,6 +159,9 @@ def test_activations_of_another_model_are_refused(run: Path, tmp_path: Path) -> 
     other = load_backbone(str(tmp_path / "other"), "cpu", "float32")
     with pytest.raises(InputError, match="was trained on the activations of"):
         load_predictor(run / "estp").check_backbone(other)
+    half = load_backbone(str(TINY), "cpu", "bfloat16")
+    with pytest.raises(InputError, match=r"runs in bfloat16; use --dtype float32"):
+        load_predictor(run / "estp").check_backbone(half)
 
 
 @pytest.mark.parametrize(
