@@ -20,7 +20,9 @@ EVALUATE := $(BIN)/estp evaluate --device cpu --dtype float32
 findings: $(VENV)/.ready
 	mkdir -p out
 	$(EVALUATE) --out out/evaluation.json
-	$(EVALUATE) --short-grids --cost 16 --out out/all_methods.json
+	$(EVALUATE) --short-grids --out out/all_methods.json
+	$(EVALUATE) --short-grids --methods constant ridge-last trail mean last egtp estp last-two-layers --seeds 1 \
+		--cost 8 --out out/cost.json
 	$(EVALUATE) --short-grids --methods constant scenario mean last egtp estp ridge-last \
 		--leave-one-scenario-out --learning-curve 0.1 0.25 0.5 --out out/protocols.json
 	$(BIN)/python tools/small_encoder.py out/small_encoder
