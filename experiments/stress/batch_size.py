@@ -50,4 +50,4 @@ def _sentence(found: list[Comparison], policies: tuple[str, ...]) -> str:
     told = f"at {SIZES[-1]}, {leads(speed, 'the most tokens/s', lower=False)}"
     if best != base:
         told += f" ({listed([best])} against {listed([base])}: {change(speed[best], speed[base])})"
-    return f"From batches of 8 to {SIZES[-1]} the padding ratio goes like this: {grows}; {told}."
+    return f"From batches of 8 to {SIZES[-1]} the padding ratio changes: {grows}; {told}."

@@ -83,6 +83,6 @@ def _sentence(found: list[Comparison], policies: list[str]) -> str:
         f"{listed([p])} {plus_minus(t_interval(samples(worst, p, 'max_queueing_s')))} s" for p in policies
     )
     return (
-        f"With the whole longest tenth predicted at one token, mean JCT goes like this: {'; '.join(parts)}; "
+        f"With the whole longest tenth predicted at one token, mean JCT changes: {'; '.join(parts)}; "
         f"the longest wait is then {waits}."
     )

@@ -97,7 +97,8 @@ def said(bounds: tuple[str, ...]) -> str:
 def _sentence(need: dict[str, int], rate: float, bounds: tuple[str, ...]) -> str:
     order = sorted(set(need.values()))
     parts = [f"{k} under {listed([p for p in need if need[p] == k])}" for k in order]
+    parts[0] = parts[0].replace(" under", f" replica{'s' * (order[0] > 1)} under")
     return (
         f"To be sure (95% interval) that {SHARE:.0%} of {rate:.3g} requests/s have a {said(bounds)}, it takes "
-        f"{', '.join(parts)} replicas."
+        f"{', '.join(parts)}."
     )

@@ -45,5 +45,5 @@ def read(source: Source, columns: Mapping[str, str] | None) -> Draft:
         ColumnMap(mapped),
         line_of,
         faults=faults,
-        no_output="means a failed request, which has no length; --on-error skip leaves these out",
+        no_output="means a failed request, which has no length",
     )
