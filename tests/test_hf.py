@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +141,18 @@ def test_a_slower_machine_shows_as_an_error_and_as_its_speed() -> None:
     assert found.padding[0] == found.padding[1]
 
 
+@pytest.mark.parametrize("policy", ["fcfs", "sjf", "estp"])
+def test_told_the_time_of_each_batch_the_simulator_forms_the_same_on_any_machine(policy: str) -> None:
+    trace = some_trace(rate=3.0)
+    slow = Affine(*(0.4 * value for value in (TRUE.a, TRUE.b, TRUE.c, TRUE.d)))
+    found = compare([serve(trace, policy, Synthetic())], trace, slow, some_estimates(trace))
+    assert found.same_batches < 1
+    assert found.same_decisions == 1
+    # By arrival it does not serve what was served by length: the share is no constant.
+    turned = replace(serve(trace, "sjf", Synthetic()), policy="fcfs")
+    assert compare([turned], trace, slow, {}).same_decisions < 1
+
+
 def test_the_report_names_padding_order_and_the_worst_figure() -> None:
     trace = some_trace(rate=0.0)
     runs = [serve(trace, policy, Synthetic(), i) for i in range(2) for policy in ("fcfs", "sjf")]
@@ -152,7 +164,7 @@ def test_the_report_names_padding_order_and_the_worst_figure() -> None:
 
 def test_an_order_turned_within_the_noise_is_said_to_be_noise() -> None:
     def one(real: tuple[float, ...], simulated: float) -> Fidelity:
-        return Fidelity([Figure("mean JCT s", real, (simulated,))], [], 1.0, 1.0)
+        return Fidelity([Figure("mean JCT s", real, (simulated,))], [], 1.0, 1.0, 1.0)
 
     assert "within the noise" in ranking({"a": one((1.0, 1.2), 1.3), "b": one((1.1, 1.25), 1.1)})
     assert "beyond the noise" in ranking({"a": one((1.0, 1.01), 1.3), "b": one((1.1, 1.25), 1.1)})

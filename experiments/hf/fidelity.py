@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +28,15 @@ class Fidelity:
         padding: padded and asked tokens of each real run and, last, of the simulation.
         same_batches: share of the real batches, of all repeats, that the simulation forms too.
         speed: real over simulated busy time, in the mean over the repeats.
+        same_decisions: share of the real batches that the simulation forms when it is told how long each
+            batch took: what is left of the differences if time is taken out.
     """
 
     figures: list[Figure]
     padding: list[tuple[int, int]]
     same_batches: float
     speed: float
+    same_decisions: float
 
 
 def compare(
@@ -39,13 +44,15 @@ def compare(
 ) -> Fidelity:
     """Simulate what the runs (repeats of one) ran, and set both side by side."""
     first = runs[0]
-    result = simulate(trace, first.policy, StaticBatching(first.batch_size), latency, estimates=estimates)
-    records = result.records
-    formed = _formed(
-        records["first_scheduled_s"].to_numpy(),
-        records["first_token_s"].to_numpy(),
-        records["completion_s"].to_numpy(),
-    )
+
+    def simulated_by(latency: Latency) -> tuple[Batch, ...]:
+        batching = StaticBatching(first.batch_size)
+        records = simulate(trace, first.policy, batching, latency, estimates=estimates).records
+        times = (records[name].to_numpy() for name in ("first_scheduled_s", "first_token_s", "completion_s"))
+        return _formed(*times)
+
+    formed = simulated_by(latency)
+    told = [simulated_by(_Told(run.batches, trace)) for run in runs]
     names = ("mean JCT s", "p99 JCT s", "tokens/s", "padding ratio")
     real = [_measure(run.batches, trace) for run in runs]
     simulated = _measure(formed, trace)
@@ -58,7 +65,44 @@ def compare(
         padding=[_padding(run.batches, trace) for run in runs] + [_padding(formed, trace)],
         same_batches=float(np.mean([frozenset(batch.rows) in known for batch in batches])),
         speed=float(np.mean([_busy_s(run.batches) for run in runs]) / _busy_s(formed)),
+        same_decisions=float(
+            np.mean(
+                [
+                    frozenset(batch.rows) in {frozenset(one.rows) for one in mine}
+                    for run, mine in zip(runs, told, strict=True)
+                    for batch in run.batches
+                ]
+            )
+        ),
     )
+
+
+class _Told:
+    """A latency model that gives the batches of a run, in order, the time that they took."""
+
+    def __init__(self, batches: Sequence[Batch], trace: Trace) -> None:
+        self._decode_s: list[float] = []
+        ends_s = [batch.end_s for batch in batches]
+        comes_s = [float(trace.arrival_s[list(batch.rows)].min()) for batch in batches]
+        for i, (batch, following) in enumerate(pairwise(batches)):
+            if comes_s[i + 1] <= batch.end_s:  # somebody waited: the next batch was formed when it began
+                ends_s[i] = following.start_s
+        starts_s = [comes_s[0], *(max(end, come) for end, come in zip(ends_s, comes_s[1:], strict=False))]
+        self._seconds = [end - start for start, end in zip(starts_s, ends_s, strict=True)][::-1]
+
+    def step_time(self, prefill_tokens: Any, decode_requests: Any, context_tokens: Any) -> Any:
+        """Half of the next batch's time; the other half follows as its decode."""
+        if np.ndim(prefill_tokens) or not self._seconds:
+            return np.ones_like(prefill_tokens, np.float64)
+        half_s = 0.5 * self._seconds.pop()
+        self._decode_s.append(half_s)
+        return half_s
+
+    def advance(self, k: Any, decode_requests: Any, context_tokens: Any) -> Any:
+        return self._decode_s.pop() if np.ndim(k) == 0 and self._decode_s else np.ones_like(k, np.float64)
+
+    def steps_until(self, seconds: float, decode_requests: int, context_tokens: int) -> int:
+        raise NotImplementedError("padded batches run to their end")
 
 
 def report(
@@ -106,7 +150,8 @@ def _sentence(policy: str, one: Fidelity) -> str:
     shown = ", ".join(f"{padded}/{asked}" for padded, asked in dict.fromkeys(real))
     return (
         f"{policy}: padding {same}: real {shown}, simulated {simulated[0]}/{simulated[1]}; "
-        f"{one.same_batches:.0%} of the real batches are formed by the simulation; "
+        f"{one.same_batches:.0%} of the real batches are formed by the simulation, {one.same_decisions:.0%} when it "
+        f"is told how long each batch took; "
         f"the machine took {one.speed - 1:+.1%} of the simulated busy time"
     )
 

@@ -26,7 +26,7 @@ class Static:
 
     batch_size: Annotated[int, arg(metavar="N")] = 4
     """Most requests in a batch."""
-    rates: Annotated[tuple[float, ...], arg(metavar="PER_S ...")] = (float("inf"), 1.0, 0.6)
+    rates: Annotated[tuple[float, ...], arg(metavar="PER_S ...")] = (float("inf"), 2.0, 1.0)
     """Loads: requests a second of Poisson arrivals; inf: all at once."""
     max_output_tokens: Annotated[int, arg(metavar="N")] = 96
     """Take only requests whose answers have at most so many tokens, to keep real runs short."""
