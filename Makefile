@@ -28,7 +28,7 @@ findings: $(VENV)/.ready
 	$(BIN)/python tools/small_encoder.py out/small_encoder
 	$(EVALUATE) --short-grids --methods constant prompt-length ssjf-reg ssjf-mc ltr ltr-hidden last estp --seeds 3 \
 		--encoder out/small_encoder --encoder-learning-rate 5e-4 --out out/encoders.json
-	$(BIN)/estp remaining --device cpu --dtype float32 --answers 300 --out out/remaining.json
+	$(BIN)/estp remaining --device cpu --dtype float32 --answers 600 --out out/remaining.json
 	$(BIN)/estp diagnose --device cpu --out out/diagnosis
 	$(BIN)/python tools/last_token.py
 	$(BIN)/python tools/ablation.py
