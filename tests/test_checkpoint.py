@@ -183,6 +183,8 @@ def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["train", "t.jsonl", "out", "--model", "m"], 2, "1 prompts are too few to split"),
         (["rollout", "t.jsonl", "out.parquet", "--model", "m", "--max-tokens", "2"], 0, "wrote 1 answers"),
         (["evaluate", "t.jsonl", "--model", "m", "--methods", "ridge-last"], 2, "1 prompts are too few to split"),
+        (["calibrate", "--model", "m", "--batch-sizes", "1", "2", "--prompt-tokens", "8", "16", "--held-out-sizes", "1",
+          "--held-out-tokens", "12", "--repeats", "3", "--out", "latency.json"], 0, "wrote latency.json"),
     ],
 )  # fmt: skip
 def test_a_models_own_code_runs_only_when_asked(

@@ -83,6 +83,7 @@ def read_any_parquet(
     file = Path(path)
     if data is None and not file.is_file():
         raise InputError(f"there is no file {file}" if not file.exists() else f"{file} is not a file")
+    _check_pages(file, data)
     try:
         text = pl.read_parquet_metadata(file if data is None else io.BytesIO(data)).get(METADATA_KEY)
         frame = pl.read_parquet(
@@ -102,6 +103,22 @@ def read_any_parquet(
     if not isinstance(metadata, dict):
         raise InputError(f"the {METADATA_KEY!r} metadata of {file} is not a JSON object")
     return frame, metadata
+
+
+def _check_pages(file: Path, data: bytes | None) -> None:
+    """Read all of it once with Arrow: on some damaged files polars prints a panic, or ends the process."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(file if data is None else pa.BufferReader(data)) as source:
+            for part in source.iter_batches():
+                part.validate(full=True)
+            source.schema_arrow.names  # noqa: B018  (an error, where they are not UTF-8)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(
+            f"{file} is not readable as Parquet: {_first_line(error)}; if it is damaged, fetch it again"
+        ) from error
 
 
 def trace_from_table(frame: pl.DataFrame, metadata: dict[str, Any], name: str) -> Trace:

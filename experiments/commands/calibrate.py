@@ -31,6 +31,8 @@ class Calibrate:
     device: str = "auto"
     """hf: cpu, cuda, mps or auto."""
     dtype: str = "auto"
+    trust_remote_code: bool = False
+    """Let the LLM's repository run its own Python code here."""
     batch_sizes: Annotated[tuple[int, ...], arg(metavar="N ...")] = (1, 2, 3, 4)
     """hf: requests in a batch. Matrix products of some sizes are slow: name every size that you will use."""
     prompt_tokens: Annotated[tuple[int, ...], arg(metavar="N ...")] = (32, 64, 128, 256)
@@ -65,7 +67,8 @@ class Calibrate:
             from experiments.hf.engine import PaddedEngine
             from predictor.backbone import load_backbone
 
-            engine = PaddedEngine(load_backbone(self.model, self.device, self.dtype))
+            backbone = load_backbone(self.model, self.device, self.dtype, self.trust_remote_code)
+            engine = PaddedEngine(backbone)
             file = calibrate(engine, engine.about(), grid, self.seed, tell)
         self.out.parent.mkdir(parents=True, exist_ok=True)
         file.write(self.out)

@@ -31,6 +31,8 @@ class Remaining:
     device: str = "auto"
     """cpu, cuda, mps or auto."""
     dtype: str = "auto"
+    trust_remote_code: bool = False
+    """Let the LLM's repository run its own Python code here."""
     seeds: int = 5
     """So many splits and starts: 0, 1, ..."""
     out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
@@ -54,7 +56,7 @@ class Remaining:
             if getattr(self, name) < 1:
                 raise InputError(f"--{name} is {getattr(self, name)}; at least 1 is needed")
         trace = read_rollout(self.trace)
-        backbone = load_backbone(self.model, self.device, self.dtype)
+        backbone = load_backbone(self.model, self.device, self.dtype, self.trust_remote_code)
         splits = random_splits(Data(trace), range(self.seeds))
         result = read_and_evaluate(backbone, trace, splits, self.answers, self.every)
         print(render(result))

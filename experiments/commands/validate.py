@@ -41,6 +41,8 @@ class Validate:
     device: str = "auto"
     """hf: cpu, cuda, mps or auto."""
     dtype: str = "auto"
+    trust_remote_code: bool = False
+    """Let the LLM's repository run its own Python code here."""
     repeats: Annotated[int, arg(metavar="N")] = 3
     """Real runs of each kind; their spread is printed beside the error."""
     seed: int = 0
@@ -103,7 +105,7 @@ class Validate:
         chosen, estimates = self._chosen()
         loads = self.static.loads(chosen, self.seed)
         policies = self.policy or ("fcfs", "sjf", *estimates)
-        backbone = self.model, self.device, self.dtype
+        backbone = self.model, self.device, self.dtype, self.trust_remote_code
         runs, missing = run_all(
             self.static, loads, estimates, policies, self.repeats, self._records, backbone
         )

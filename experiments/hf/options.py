@@ -77,12 +77,12 @@ def run_all(
     policies: Sequence[str],
     repeats: int,
     records: Path,
-    backbone: tuple[str, str, str],
+    backbone: tuple[str, str, str, bool],
 ) -> tuple[list[StaticRun], int]:
     """Make the runs that ``records`` does not hold; the model is loaded only if there is one to make.
 
     Args:
-        backbone: model, device and dtype, as `load_backbone` takes them.
+        backbone: what `load_backbone` takes: model, device, dtype and whether its own code is trusted.
 
     Returns: the runs, and how many are missing because the budget was spent.
     """

@@ -63,8 +63,12 @@ def answer(case: Case) -> Answer:
     )
     even = {name: break_even(fcfs, mine) for name, mine in jct.items()}
     facts = {"request_rate": rate, "break_even_ms": {name: values.tolist() for name, values in even.items()}}
-    told = "; ".join(_part(name, mine, fcfs, even[name]) for name, mine in jct.items())
-    return Answer(f"In a peak, at {rate:.3g} requests/s: {told}.", [panel], 1, facts)
+    told = ", ".join(_part(name, mine, fcfs, even[name]) for name, mine in jct.items())
+    told = (
+        f"In a peak, at {rate:.3g} requests/s, estimates that take no time lower mean JCT against fcfs by (and lose "
+        f"all of that when one takes): {told}."
+    )
+    return Answer(told, [panel], 1, facts)
 
 
 def break_even(fcfs: Floats, mine: Mapping[float, Floats]) -> Floats:
@@ -82,11 +86,8 @@ def _part(name: str, mine: Mapping[float, Floats], fcfs: Floats, even: Floats) -
     free, most = mine[0.0], max(mine)
     gap = paired_interval(free, fcfs)
     if not gap.high < 0:
-        side = "within noise of" if gap.includes_zero else "behind"
-        return f"{name} is {side} fcfs even if an estimate takes no time"
-    gain = (
-        f"{name} is {percent(ratio(fcfs - free, fcfs))} below fcfs in mean JCT if an estimate takes no time"
-    )
+        return f"{name} nothing" if gap.includes_zero else f"{name} less than nothing"
+    gain = f"{name} {percent(ratio(fcfs - free, fcfs))}"
     if np.isnan(even).any():
-        return f"{gain}, and still ahead if it takes {most:g} ms"
-    return f"{gain}, and ahead as long as it takes less than {plus_minus(t_interval(even))} ms"
+        return f"{gain} (not at {most:g} ms)"
+    return f"{gain} (at {plus_minus(t_interval(even))} ms)"

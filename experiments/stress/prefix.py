@@ -63,7 +63,7 @@ def _log_uniform(rng: np.random.Generator, ends: tuple[int, int], n: int) -> NDA
 
 def _sentence(on: Comparison, off: Comparison, found: Mapping[str, list[tuple[Floats, Floats]]]) -> str:
     held = percent(t_interval(samples(on, "fcfs", "prefix_hit_rate")))
-    told = f"The cache holds {held} of the prompt tokens and brings mean TTFT to"
+    told = f"The cache holds {held} of the prompt tokens; mean TTFT:"
     whole = change(*(samples(one, "fcfs", "mean_ttft_s") for one in (on, off)))
     parts = []
     for whom, low, high in (
@@ -76,4 +76,4 @@ def _sentence(on: Comparison, off: Comparison, found: Mapping[str, list[tuple[Fl
         if all(len(group) for runs in groups for group in runs):
             now, before = (np.array([group.mean() for group in runs]) for runs in groups)
             parts.append(f"{change(now, before)} for those {whom}")
-    return f"{told} {whole}{': ' if parts else ''}{', '.join(parts)}."
+    return f"{told} {whole}" + (f" ({', '.join(parts)})." if parts else ".")

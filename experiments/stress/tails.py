@@ -117,7 +117,7 @@ def _sentence(found: list[Comparison], policies: tuple[str, ...]) -> str:
         told = leads(values, f"the least {called}")
         if best != base:
             light = change(samples(found[-1], best, metric), samples(found[-1], base, metric))
-            told += f", {listed([best])} against {listed([base])} at {change(values[best], values[base])}"
-            told += f" (alpha {ALPHAS[-1]:g}: {light})"
+            told += f", {listed([best])} against {listed([base])}: {change(values[best], values[base])}"
+            told += f" (with alpha {ALPHAS[-1]:g}: {light})"
         parts.append(told)
     return f"With a Pareto tail of alpha {ALPHAS[0]:g}, {'; '.join(parts)}."
