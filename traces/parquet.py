@@ -115,6 +115,10 @@ def _check_pages(file: Path, data: bytes | None) -> None:
             for part in source.iter_batches():
                 part.validate(full=True)
             source.schema_arrow.names  # noqa: B018  (an error, where they are not UTF-8)
+            whole = source.metadata
+            rows = sum(whole.row_group(i).num_rows for i in range(whole.num_row_groups))
+            if rows != whole.num_rows:
+                raise ValueError(f"its parts have {rows} rows, the whole {whole.num_rows}")
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(
             f"{file} is not readable as Parquet: {_first_line(error)}; if it is damaged, fetch it again"
