@@ -112,13 +112,17 @@ def _check_pages(file: Path, data: bytes | None) -> None:
 
     try:
         with pq.ParquetFile(file if data is None else pa.BufferReader(data)) as source:
+            read = 0
             for part in source.iter_batches():
                 part.validate(full=True)
+                read += part.num_rows
             source.schema_arrow.names  # noqa: B018  (an error, where they are not UTF-8)
             whole = source.metadata
-            rows = sum(whole.row_group(i).num_rows for i in range(whole.num_row_groups))
-            if rows != whole.num_rows:
-                raise ValueError(f"its parts have {rows} rows, the whole {whole.num_rows}")
+            told = sum(whole.row_group(i).num_rows for i in range(whole.num_row_groups))
+        if not read == told == whole.num_rows:
+            raise ValueError(
+                f"it should have {whole.num_rows} rows, its parts {told}, and {read} can be read"
+            )
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(
             f"{file} is not readable as Parquet: {_first_line(error)}; if it is damaged, fetch it again"
