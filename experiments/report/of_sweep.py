@@ -39,6 +39,26 @@ UNITS = {"mean_jct_s": "mean JCT (s)", "p99_jct_s": "p99 JCT (s)", "mean_ttft_s"
     "goodput": "goodput (requests/s)",
 }
 
+# What stands under an axis along which a setting varies; what is not here has no unit.
+AXES = {
+    "request_rate": "request rate (requests/s)",
+    "num_prompts": "requests in the run",
+    "batch_size": "batch size (requests)",
+    "batch_timeout_s": "batch timeout (s)",
+    "max_num_seqs": "most requests at once",
+    "max_num_batched_tokens": "most tokens in a step",
+    "max_model_len": "longest request (tokens)",
+    "block_size": "KV block size (tokens)",
+    "num_blocks": "KV cache (blocks)",
+    "long_prefill_token_threshold": "long prefill threshold (tokens)",
+    "max_concurrency": "most users at once",
+    "think_s": "think time (s)",
+    "cv": "coefficient of variation of the gaps",
+    "estimate_cost_s": "cost of an estimate (s)",
+    "estimate_cost_per_token_s": "cost of an estimate (s a prompt token)",
+    "horizon_s": "horizon (s)",
+}
+
 
 def page_of(folder: Path) -> Page:
     """The page of a sweep.
@@ -262,7 +282,12 @@ def _curves(metric: str, points: Sequence[Standing], axis: str) -> Curves:
     ticks = {value: _tick(point.point[axis]) for value, point in zip(x, points, strict=True)}
     few = len(x) <= 8 and not (numeric and np.ptp(x) == 0)
     return Curves(
-        axis, UNITS[metric] + side, x, lines, log="xy" if wide else "y", x_ticks=ticks if few else None
+        AXES.get(axis, axis),
+        UNITS[metric] + side,
+        x,
+        lines,
+        log="xy" if wide else "y",
+        x_ticks=ticks if few else None,
     )
 
 
