@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -189,7 +190,7 @@ def _bar(total: int, done: int, progress: bool) -> Any:
         initial=done,
         desc="sweeping",
         unit="cell",
-        dynamic_ncols=True,
+        ncols=min(100, shutil.get_terminal_size().columns),  # 80 where a terminal tells no width
         disable=not progress,
         file=sys.stderr,
         leave=False,
