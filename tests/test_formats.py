@@ -258,6 +258,8 @@ def test_ragpulse_and_lmcache(tmp_path: Path, words: str) -> None:
     [
         ("session_id,round_idx,prefix_len,input_len,output_len\n1,0,0,5,6\n", "a closed loop"),
         ("prompt_size,token_size,prompt_time,token_time\n1,2,3,4\n", "measured latencies"),
+        ("Of all I know,\nlittle, and that late, is\nof use to me\n", "is running text and no table"),
+        ("one line\nand another\n", "is running text and no table"),
         ('{"timing_events": []}\n', "TraceLab session log"),
         ('{"prompt": "\\ud800", "output_tokens": 1}\n', "half a character"),
         ('[{"a": 1}]', "has no column for prompt_tokens"),

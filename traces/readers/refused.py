@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import re
+
 from traces.readers.source import Source
+
+LOOKED_AT_BYTES = 1 << 14
 
 
 def reason(source: Source) -> str | None:
@@ -20,4 +25,24 @@ def reason(source: Source) -> str | None:
     first = source.first_object
     if "timing_events" in first:
         return "is a TraceLab session log; export its rounds with an arrival each, and give that table"
+    if _is_prose(source):
+        return (
+            "is running text and no table of requests; a trace has a row (CSV) or an object (JSON lines) for "
+            "every request, with the tokens of its prompt and its output"
+        )
     return None
+
+
+def _is_prose(source: Source) -> bool:
+    """Whether the lines split into ever other numbers of values, or into one, and hold no digit."""
+    text = source.data[:LOOKED_AT_BYTES]
+    if re.search(rb"[0-9\0]", text) or text.lstrip().startswith((b"{", b"[")):
+        return False
+    lines = [line for line in text.decode("utf-8", "replace").split("\n") if line.strip()]
+    delimiter = max(",\t;", key=lines[0].count)
+    try:
+        rows = list(csv.reader(lines, delimiter=delimiter))
+    except csv.Error:
+        return False
+    widths = {len(row) for row in rows[:-1] or rows}
+    return len(rows) > 1 and (len(widths) > 1 or widths == {1})
