@@ -7,7 +7,10 @@ does the same for as long as one likes.
 from __future__ import annotations
 
 import contextlib
+import gzip
+import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +63,21 @@ def test_whole_files_are_told_and_read(file: Path, words: str) -> None:
     assert trace.metadata["format"] == file.name.split(".")[0]
     assert len(trace) >= 2
     assert "dropped" not in trace.metadata
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+@pytest.mark.parametrize("packed", [False, True], ids=["stdin", "gzip on stdin"])
+def test_every_format_comes_packed_and_through_stdin(
+    file: Path, packed: bool, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, data = read_trace(file, tokenizer=words), file.read_bytes()
+    (tmp_path / f"{file.name}.gz").write_bytes(gzip.compress(data))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(data) if packed else data)))
+    for source in (tmp_path / f"{file.name}.gz", "-"):
+        other = read_trace(source, tokenizer=words)
+        for name in ("arrival_s", "prompt_tokens", "output_tokens"):
+            assert getattr(other, name).tolist() == getattr(plain, name).tolist()
+        assert other.metadata["format"] == plain.metadata["format"]
 
 
 @st.composite

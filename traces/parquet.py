@@ -184,4 +184,4 @@ def _array(series: pl.Series, name: str) -> Any:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]
+    return str(error).strip().split("\n")[0].rstrip(".")
