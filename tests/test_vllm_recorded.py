@@ -18,9 +18,17 @@ from sim.latency import load_latency
 FOLDER = Path(__file__).parent / "data" / "vllm_run"
 
 
-@pytest.mark.parametrize(("policy", "steps", "error"), [("fcfs", 873, -0.128), ("estp", 894, 0.046)])
-def test_the_documented_error(policy: str, steps: int, error: float) -> None:
-    latency = load_latency(f"file={FOLDER / 'latency.json'},use=affine")
+@pytest.mark.parametrize(
+    ("policy", "steps", "use", "error"),
+    [
+        ("fcfs", 873, "affine", -0.128),
+        ("estp", 894, "affine", 0.046),
+        ("fcfs", 873, "table", -0.189),
+        ("estp", 894, "table", -0.068),
+    ],
+)
+def test_the_documented_error(policy: str, steps: int, use: str, error: float) -> None:
+    latency = load_latency(f"file={FOLDER / 'latency.json'},use={use}")
     found = compare([read_recording(FOLDER / f"{policy}-0.json.gz")], latency)
     # Told after which step each request came, our scheduler takes every decision of vLLM's.
     assert found.agreement.steps == found.agreement.replayed == steps

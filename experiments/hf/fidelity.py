@@ -102,7 +102,7 @@ class _Told:
         return self._decode_s.pop() if np.ndim(k) == 0 and self._decode_s else np.ones_like(k, np.float64)
 
     def steps_until(self, seconds: float, decode_requests: int, context_tokens: int) -> int:
-        raise NotImplementedError("padded batches run to their end")
+        raise AssertionError("padded batches run to their end and never ask")
 
 
 def report(
