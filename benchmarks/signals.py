@@ -210,8 +210,8 @@ def peak_memory(settings: Settings, length: int, with_signals: bool) -> tuple[fl
         return peak / 1e6, (peak - idle) / 1e6
     idle_mb = resident_peak_mb(reset=True)
     run()
-    peak = resident_peak_mb()
-    return peak, peak - idle_mb
+    peak_mb = resident_peak_mb()
+    return peak_mb, peak_mb - idle_mb
 
 
 def resident_peak_mb(reset: bool = False) -> float:

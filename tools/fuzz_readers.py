@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from traces import InputError, Trace, read_trace, write_trace
+from traces.schema import object_array
 
 DATA = Path(__file__).parent.parent / "tests" / "data" / "traces"
 FINDINGS = Path("fuzz_findings")
@@ -199,8 +200,8 @@ def _seeds(name: str, folder: Path) -> list[bytes]:
         np.arange(3.0),
         np.full(3, 20),
         np.full(3, 4),
-        prompt=["a", None, "c"],
-        hash_ids=[np.array([1])] * 3,
+        prompt=object_array(["a", None, "c"]),
+        hash_ids=object_array([np.array([1])] * 3),
         metadata={"hash_block_tokens": 16},
     )
     write_trace(trace, folder / "own.parquet")

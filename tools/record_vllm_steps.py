@@ -113,7 +113,7 @@ def _request(number: int, step: int, prompt: int, output: int, rng: random.Rando
 
 
 def _memory(requests: list[dict[str, Any]], rng: random.Random) -> int:
-    largest = max(-(-(r["prompt_tokens"] + r["output_tokens"]) // BLOCK_SIZE) for r in requests)
+    largest: int = max(-(-(r["prompt_tokens"] + r["output_tokens"]) // BLOCK_SIZE) for r in requests)
     return largest + 2 + int(rng.choice([0.0, 0.5, 2.0, 30.0]) * largest)
 
 

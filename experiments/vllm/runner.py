@@ -74,8 +74,8 @@ class Recorder:
 
         None: as many as the model's length allows, for one that will be aborted.
         """
-        from vllm import SamplingParams  # type: ignore[import-not-found]
-        from vllm.sampling_params import RequestOutputKind  # type: ignore[import-not-found]
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
 
         ids = [self.random.randrange(FIRST_TOKEN_ID, self.vocabulary) for _ in range(prompt_tokens)]
         sampling = SamplingParams(
@@ -168,8 +168,8 @@ def to_microseconds(value: Any) -> Any:
 
 def start(arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The engine, and the facts of it that the record names."""
-    from vllm.engine.arg_utils import EngineArgs  # type: ignore[import-not-found]
-    from vllm.v1.engine.llm_engine import LLMEngine  # type: ignore[import-not-found]
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.engine.llm_engine import LLMEngine
 
     engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
     config = engine.vllm_config

@@ -63,8 +63,8 @@ def fit_quantiles(
         torch.manual_seed(settings.seed)
         head = SoftLabelHead(features.shape[1], len(LEVELS), settings.dropout)
         head.standardise(features[split.train])
-        torch.nn.init.zeros_(head.layers[-1].weight)  # it starts at the training quantiles
-        torch.nn.init.zeros_(head.layers[-1].bias)
+        for parameter in head.layers[-1].parameters():  # it starts at the training quantiles
+            torch.nn.init.zeros_(parameter)
 
         def loss_of(rows: Tensor) -> Tensor:
             return pinball(rising(head(features[rows]), base), levels, truth[rows]).mean() / scale
