@@ -1,6 +1,6 @@
 """vLLM V1's step rule as a state machine that knows no clock: `Engine.plan` decides, `Engine.apply` acts.
 
-The same code simulates (`sim.continuous` gives each step a duration) and replays recorded decisions
+The same code simulates (`sim.server` gives each step a duration) and replays recorded decisions
 (`sim.conformance` gives it one virtual second). The rule is `plan`: serve the running list, preempt
 where blocks run out, then admit. Where nothing is short the running list needs no walk
 (`_serve_running`, over the sums of `sim.decoding`); where something is, `_walk` takes it in order.

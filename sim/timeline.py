@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sim.continuous import StepLog
+from sim.server import StepLog
 from sim.simulate import Result
 from traces.errors import InputError
 
