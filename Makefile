@@ -23,7 +23,7 @@ findings: $(VENV)/.ready
 	$(EVALUATE) --short-grids --out out/all_methods.json
 	$(EVALUATE) --short-grids --methods constant ridge-last trail mean last egtp estp last-two-layers --seeds 1 \
 		--cost 8 --out out/cost.json
-	$(EVALUATE) --short-grids --methods constant scenario mean last egtp estp ridge-last \
+	$(EVALUATE) --short-grids --methods constant scenario mean last egtp estp ridge-last last-two-layers \
 		--leave-one-scenario-out --learning-curve 0.1 0.25 0.5 --out out/protocols.json
 	$(BIN)/python tools/small_encoder.py out/small_encoder
 	$(EVALUATE) --short-grids --methods constant prompt-length ssjf-reg ssjf-mc ltr ltr-hidden last estp --seeds 3 \
