@@ -50,6 +50,7 @@ class Experts:
 
     Attributes:
         count: experts of a layer on this device. share: of them, those that a token is sent to.
+        worked_on: share of a step's tokens that this device works on.
         tokens, activated: axes of ``seconds`` (T, A), of all layers.
     """
 
