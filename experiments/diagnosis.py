@@ -60,12 +60,11 @@ def diagnose(
 
     Raises InputError when a predictor has no token weights, or a prompt fewer than two tokens.
     """
-    predictor.check_backbone(backbone)
+    check_predictor(predictor, backbone)
     weights = []
     for prompt, one in zip(prompts, signals, strict=True):
         weight = predictor.weights(one, prompt)
-        if weight is None:
-            raise InputError(f"predictor {predictor.predictor!r} pools by max and has no token weights")
+        assert weight is not None
         if len(weight) < 2:
             raise InputError(f"a prompt has a single token, which cannot be compared: {prompt!r}")
         weights.append(weight)
@@ -102,6 +101,18 @@ def diagnose(
         kinds=by_kind(named, signals, weights),
         positions=by_position(signals, weights),
     )
+
+
+def check_predictor(predictor: LengthPredictor, backbone: Backbone) -> None:
+    """Refuse a predictor that weighs no tokens of the last layer, and one of another LLM: InputError."""
+    predictor.check_backbone(backbone)
+    if predictor.layers:
+        raise InputError(
+            f"predictor {predictor.predictor!r} reads the last token of chosen layers and weighs no tokens; "
+            "name one that pools"
+        )
+    if predictor.pooling.pooling == "max":
+        raise InputError(f"predictor {predictor.predictor!r} pools by max and has no token weights")
 
 
 def render(one: Diagnosis, predictor: str) -> str:

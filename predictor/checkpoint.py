@@ -35,7 +35,9 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
 
     `predictor`: the name its estimates bear; `backbone`, `backbone_fingerprint`, `dtype`: which LLM's
     activations it was trained on; `facts`: what it was trained on and how well it did, for the model card;
-    `conformal`: the `Correction` of its quantiles, None where there is none (the bins' own are given then).
+    `conformal`: the `Correction` of its quantiles, None where there is none (the bins' own are given then);
+    `layers`: those whose last token's states lie side by side in its features (0 the embeddings), None where
+    the last layer's states are pooled.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
         trend: dict[str, Any] | None = None,
         facts: dict[str, Any] | None = None,
         conformal: dict[str, Any] | None = None,
+        layers: list[int] | None = None,
     ) -> None:
         super().__init__()
         self.predictor = predictor
@@ -60,6 +63,12 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
         self.trend = None if trend is None else PositionTrend.from_json(trend)
         if self.pooling.needs_trend and self.trend is None:
             raise InputError(f"predictor {predictor!r} pools by a detrended signal, but no trend is given")
+        self.layers = tuple(layers or ())
+        if self.layers and self.pooling.pooling != "last":
+            raise InputError(
+                f"predictor {predictor!r} pools by {self.pooling.pooling!r}, but of chosen layers only the last "
+                "token's states are read"
+            )
         self.bins = Bins(tuple(edges))
         self.facts = facts or {}
         self.conformal = None if conformal is None else Correction.from_json(conformal)
@@ -72,8 +81,11 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
         return logits.double().softmax(-1)
 
     def probabilities(self, signals: Sequence[PromptSignals], prompts: Sequence[str]) -> Floats:
-        """(n, K) bin probabilities of n prompts from their signals."""
-        features = pooled_features(signals, [self.pooling], self.trend, prompts)[0]
+        """(n, K) bin probabilities of n prompts from their signals, which must hold the predictor's `layers`."""
+        if self.layers:
+            features = torch.stack([torch.cat([one.last[k] for k in self.layers]) for one in signals])
+        else:
+            features = pooled_features(signals, [self.pooling], self.trend, prompts)[0]
         with torch.no_grad():
             return np.asarray(self(features).numpy())
 
@@ -111,20 +123,26 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
 
     def identity(self) -> dict[str, Any]:
         """What estimates must have in common with this predictor to be its own; stored beside each of them."""
-        facts = {
+        facts: dict[str, Any] = {
             "backbone": self.backbone,
             "backbone_fingerprint": self.backbone_fingerprint,
             "dtype": self.dtype_name,
             "head_sha256": self.head_hash(),
             "signals": self.pooling.to_json(),
         }
-        return facts if self.conformal is None else {**facts, "conformal": self.conformal.to_json()}
+        if self.conformal is not None:
+            facts["conformal"] = self.conformal.to_json()
+        if self.layers:
+            facts["layers"] = list(self.layers)
+        return facts
 
     def summary(self) -> str:
         """One line: settings and test scores."""
         p = self.pooling
         test = self.facts.get("test", {})
         measured = ", ".join(f"{key} {test[key]:.3g}" for key in ("mae", "rmse", "tau") if key in test)
+        if self.layers:
+            return f"last token of layers {', '.join(map(str, self.layers))}; test: {measured}"
         return f"{p.pooling}, {p.signal_scale}, lambda {p.lambda1:g} {p.lambda2:g}, alpha {p.alpha:g}; test: {measured}"
 
     def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
@@ -136,6 +154,7 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
                 self.backbone_fingerprint,
                 self.dtype_name,
                 self.pooling,
+                self.layers,
                 self.bins.edges,
                 self.facts,
             )
@@ -196,6 +215,13 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
                 f"(fingerprint {self.backbone_fingerprint}), but the model is {backbone.name!r} ({found}); "
                 "use that model, or train a predictor for this one"
             )
+        depth = len(backbone.model.get_decoder().layers)
+        missing = [str(k) for k in self.layers if k > depth]
+        if missing:
+            raise InputError(
+                f"predictor {self.predictor!r} reads layer {missing[0]}, but {backbone.name!r} has the layers 0 to "
+                f"{depth}"
+            )
 
     def check_estimates(self, estimates: Estimates) -> None:
         """Refuse estimates that another predictor or another LLM made: InputError naming each difference."""
@@ -229,6 +255,7 @@ def make_checkpoint(
     fitted: Fitted,
     facts: dict[str, Any],
     correction: Correction | None = None,
+    layers: Sequence[int] = (),
 ) -> LengthPredictor:
     """Bundle a trained head with all that is needed to use it on a new prompt."""
     checkpoint = LengthPredictor(
@@ -238,10 +265,11 @@ def make_checkpoint(
         dtype=str(backbone.model.dtype).removeprefix("torch."),
         pooling=pooling.to_json(),
         edges=list(fitted.bins.edges),
-        features=backbone.hidden_size,
+        features=len(fitted.head.mean),
         trend=trend.to_json() if trend is not None and pooling.needs_trend else None,
         facts=facts,
         conformal=None if correction is None else correction.to_json(),
+        layers=list(layers) or None,
     )
     checkpoint.head.load_state_dict(fitted.head.state_dict())
     return checkpoint

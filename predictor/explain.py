@@ -57,7 +57,7 @@ def explain(backbone: Backbone, predictor: LengthPredictor, prompt: str) -> Expl
         raise InputError("the prompt is empty; give some text to explain")
     predictor.check_backbone(backbone)
     ids = backbone.encode(prompt)
-    ((_, found),) = iter_signals(backbone.model, [ids])
+    ((_, found),) = iter_signals(backbone.model, [ids], layers=predictor.layers)
     signals = of(found)
     table = predictor.probabilities([signals], [prompt])
     at = predictor.quantiles(table)

@@ -7,8 +7,8 @@ cache or straight from the backbone: a head sees the same numbers in training an
 import hashlib
 import json
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -29,12 +29,16 @@ GPU_BATCH_TOKENS = 16_384
 
 @dataclass(frozen=True, eq=False)
 class PromptSignals:
-    """One prompt of N tokens: hidden (N, d) float16, entropy and received (N,) float32, on the CPU."""
+    """One prompt of N tokens: hidden (N, d) float16, entropy and received (N,) float32, on the CPU.
+
+    last: {k: (d,) float16}, the last token's state in each layer k that was asked for.
+    """
 
     hidden: Tensor
     entropy: Tensor
     received: Tensor
     window: int | None
+    last: Mapping[int, Tensor] = field(default_factory=dict)
 
 
 def of(signals: Signals) -> PromptSignals:
@@ -44,16 +48,29 @@ def of(signals: Signals) -> PromptSignals:
         signals.entropy.to("cpu", copy=True),
         signals.received.to("cpu", copy=True),
         signals.window,
+        {k: states[-1].to("cpu", torch.float16, copy=True) for k, states in signals.layers.items()},
     )
 
 
+def batch_tokens(device: torch.device) -> int:
+    """How many tokens, padding counted, share a forward pass on this device."""
+    return BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS
+
+
 def iter_prompt_signals(
-    backbone: Backbone, encoded: Sequence[Sequence[int]]
+    backbone: Backbone, encoded: Sequence[Sequence[int]], layers: Sequence[int] = ()
 ) -> Iterator[tuple[int, PromptSignals]]:
-    """Yield (index, signals) of many prompts (lists of token ids), longest first, in batches that suit the device."""
-    tokens = BATCH_TOKENS if backbone.device.type == "cpu" else GPU_BATCH_TOKENS
+    """Yield (index, signals) of many prompts (lists of token ids), longest first, in batches that suit the device.
+
+    `layers`: those whose last token's state is kept as well, 0 the embeddings.
+    """
     read = iter_signals(
-        backbone.model, encoded, batch_tokens=tokens, device="cpu", hidden_dtype=torch.float16
+        backbone.model,
+        encoded,
+        batch_tokens=batch_tokens(backbone.device),
+        device="cpu",
+        hidden_dtype=torch.float16,
+        layers=layers,
     )
     for index, signals in read:
         yield index, of(signals)

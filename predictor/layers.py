@@ -22,8 +22,9 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from predictor.backbone import Backbone, cache_folder
-from predictor.features import BATCH_TOKENS, SHARD_PROMPTS, fingerprint
+from predictor.features import SHARD_PROMPTS, batch_tokens, fingerprint
 from predictor.signals import batches
+from traces.errors import InputError
 from traces.files import atomic_path
 
 
@@ -51,6 +52,20 @@ class LayerFeatures:
     def last_of(self, layer: int) -> Tensor:
         """(n, d) float32, in row order."""
         return self.last[self.prompt_of, layer].float()
+
+    def side_by_side(self, layers: Sequence[int]) -> Tensor:
+        """(n, len(layers) d) float32, in row order: the last token's states of these layers in one row.
+
+        Raises InputError for a layer that the model has not.
+        """
+        for layer in layers:
+            if not 0 <= layer < self.count:
+                raise InputError(f"layer {layer} is not one of the model's 0..{self.count - 1}")
+        return torch.cat([self.last_of(layer) for layer in layers], 1)
+
+    def at(self, depths: Sequence[float]) -> list[int]:
+        """The layers at these shares of the depth, 0 the embeddings and 1 the last hidden state."""
+        return [round(share * (self.count - 1)) for share in depths]
 
 
 def read_layers(
@@ -85,16 +100,17 @@ def read_layers(
 
 @torch.no_grad()
 def prompt_layers(
-    model: Any, prompts: Sequence[Sequence[int]], batch_tokens: int = BATCH_TOKENS
+    model: Any, prompts: Sequence[Sequence[int]], budget: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """(P, L + 1, d) float32 on the CPU, twice: mean and last token of each of P prompts (lists of token ids).
 
-    Padding goes to the right, where a causal model needs no mask.
+    `budget`: tokens of a batch, padding counted; by default what suits the model's device. Padding goes to the
+    right, where a causal model needs no mask.
     """
     decoder = model.get_decoder()
     count, size = len(decoder.layers) + 1, model.config.get_text_config().hidden_size
     mean, last = (torch.empty(len(prompts), count, size) for _ in range(2))
-    for batch in batches([len(ids) for ids in prompts], batch_tokens):
+    for batch in batches([len(ids) for ids in prompts], budget or batch_tokens(model.device)):
         lengths = torch.tensor([len(prompts[i]) for i in batch], device=model.device)
         ids = pad_sequence([torch.as_tensor(prompts[i]) for i in batch], batch_first=True)
         valid = (torch.arange(ids.shape[1], device=model.device) < lengths[:, None]).float()

@@ -47,6 +47,7 @@ def card(
     fingerprint: str,
     dtype: str,
     pooling: PoolingSettings,
+    layers: tuple[int, ...],
     edges: tuple[float, ...],
     facts: dict[str, Any],
 ) -> str:
@@ -62,7 +63,7 @@ def card(
         "own prefill, for schedulers that serve short answers first.",
         "## Use\n\n```sh\nestp predict trace.parquet estimates.parquet --predictor THIS_FOLDER\n```",
         "## Data\n\n" + "\n".join(_data(facts.get("rows", {}), facts.get("data", {}))),
-        "## Settings\n\n" + "\n".join(_settings(backbone, fingerprint, dtype, pooling, edges, facts)),
+        "## Settings\n\n" + "\n".join(_settings(backbone, fingerprint, dtype, pooling, layers, edges, facts)),
         "## Measured on held-out prompts\n\n" + "\n".join(_measures(facts)),
         "## Limits\n\n" + "\n".join(_limits(edges, facts.get("rows", {}))),
         f"## Everything on record\n\n```json\n{json.dumps(facts, indent=1, sort_keys=True)}\n```",
@@ -94,10 +95,13 @@ def _settings(
     fingerprint: str,
     dtype: str,
     pooling: PoolingSettings,
+    layers: tuple[int, ...],
     edges: tuple[float, ...],
     facts: dict[str, Any],
 ) -> list[str]:
     shown = ", ".join(f"{key} {value}" for key, value in pooling.to_json().items())
+    if layers:
+        shown = f"last, of layers {', '.join(map(str, layers))} side by side (0: the embeddings)"
     lines = [
         f"* activations: `{backbone}` (fingerprint `{fingerprint}`), {dtype}",
         f"* pooling: {shown}",

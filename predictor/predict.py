@@ -55,6 +55,7 @@ def predict(
     tables = {
         name: np.empty((len(texts), len(p.bins.centres))) for name, p in zip(names, predictors, strict=True)
     }
+    layers = sorted({layer for p in predictors for layer in p.layers})
     with tqdm(total=sum(map(len, encoded)), unit="token", desc="predict", disable=not progress) as bar:
         for number, chunk in enumerate(chunks):
             file = parts / f"{number:05d}.safetensors"
@@ -65,7 +66,7 @@ def predict(
             else:
                 found = {name: np.empty((len(chunk), tables[name].shape[1])) for name in names}
                 batch = [encoded[i] for i in chunk]
-                for row, signals in iter_prompt_signals(backbone, batch):
+                for row, signals in iter_prompt_signals(backbone, batch, layers):
                     for name, predictor in zip(names, predictors, strict=True):
                         found[name][row] = predictor.probabilities([signals], [texts[chunk[row]]])[0]
                     bar.update(len(batch[row]))

@@ -252,6 +252,7 @@ def _prefill(model: Any, prompts: list[Tensor], reading: _Reading) -> _Launched:
         middle = stack.enter_context(_layer_inputs(decoder, reading.layers))
         # Without a mask, and where nothing is packed, transformers builds no N x N mask.
         padded = decoder(input_ids=ids, use_cache=False).last_hidden_state
+    middle[len(decoder.layers)] = padded
     if tap.received is None:
         raise InputError(f"{type(model).__name__} does not use transformers' attention interface")
     hidden = padded.flatten(0, 1)[valid]
@@ -351,12 +352,17 @@ masking_utils.find_packed_sequence_indices = _none_packed
 
 @contextmanager
 def _layer_inputs(decoder: Any, layers: Sequence[int]) -> Iterator[dict[int, Tensor]]:
-    """Collect `hidden_states[k]`, the input of layer k, for each k of `layers` during a forward pass."""
+    """Collect `hidden_states[k]`, the input of layer k, for each k of `layers` during a forward pass.
+
+    The last, of which no layer is the input, is for the caller to add.
+    """
     found: dict[int, Tensor] = {}
     hooks = []
     for k in layers:
-        if not 0 <= k < len(decoder.layers):
-            raise InputError(f"layer {k} is not one of the model's 0..{len(decoder.layers) - 1}")
+        if not 0 <= k <= len(decoder.layers):
+            raise InputError(f"layer {k} is not one of the model's 0..{len(decoder.layers)}")
+        if k == len(decoder.layers):
+            continue
 
         def keep(_: Any, args: tuple[Any, ...], options: dict[str, Any], k: int = k) -> None:
             found[k] = args[0] if args else options["hidden_states"]

@@ -381,5 +381,5 @@ def test_models_that_would_be_read_wrongly_are_refused(llama: Any) -> None:
         check_model(transformers.AutoModelForCausalLM.from_config(sinks).eval())
     with pytest.raises(InputError, match="no causal self-attention"):
         check_model(tiny("gemma3-full", use_bidirectional_attention=True))
-    with pytest.raises(InputError, match=r"layer 3 is not one of the model's 0\.\.2"):
-        extract(llama, torch.full((1, 4), 5), torch.ones(1, 4), layers=(3,))
+    with pytest.raises(InputError, match=r"layer 4 is not one of the model's 0\.\.3"):
+        extract(llama, torch.full((1, 4), 5), torch.ones(1, 4), layers=(4,))

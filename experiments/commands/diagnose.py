@@ -45,7 +45,7 @@ class Diagnose:
         """Print the tables; exit code 0."""
         import numpy as np
 
-        from experiments.diagnosis import as_json, diagnose, draw, render
+        from experiments.diagnosis import as_json, check_predictor, diagnose, draw, render
         from experiments.report_files import check_folder
         from predictor.backbone import load_backbone
         from predictor.checkpoint import load_predictor
@@ -67,6 +67,7 @@ class Diagnose:
         if self.prompts is not None and self.prompts < len(texts):
             rows = rng.choice(len(texts), self.prompts, replace=False)
             texts = [texts[row] for row in sorted(rows.tolist())]
+        check_predictor(predictor, backbone)
         signals = read_signals(backbone, texts)
         found = diagnose(backbone, predictor, texts, signals, self.gradients, rng)
         print(render(found, predictor.predictor))
