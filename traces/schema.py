@@ -140,7 +140,7 @@ def id_array(ids: ArrayLike | Sequence[Any]) -> Array:
     if values.ndim != 1:
         raise InputError(f"request_id is one column, but these ids have shape {values.shape}")
     if values.size == 0 or values.dtype.kind == "i":
-        return values.astype(np.int64)
+        return np.require(values, np.int64, "W")
     if values.dtype.kind == "u" and values.max() <= np.iinfo(np.int64).max:
         return values.astype(np.int64)
     listed = list(ids)  # type: ignore[arg-type]
@@ -195,14 +195,15 @@ def _numbers(
     rule = "it must be finite"
     if not bad.any() and minimum is not None:
         bad, rule = column < minimum, f"it must be at least {minimum:g}"
-    if not bad.any() and np.dtype(dtype).kind == "i":
+    if not bad.any() and np.dtype(dtype).kind == "i" and column.dtype != dtype:
         limits = np.iinfo(np.dtype(dtype))
         bad = (column != np.floor(column)) | (column < limits.min) | (column > limits.max)
         rule = f"it must be a whole number of at most {limits.max}"
     if bad.any():
         row = int(np.argmax(bad))
         raise InputError(f"{_where(ids, row)}: {name} is {column[row]}; {rule}")
-    return column.astype(dtype)
+    # A column that is right already is taken as it is: long traces should not be in memory twice.
+    return np.require(column, dtype, "W")
 
 
 def _check_arrivals(arrival_s: NDArray[np.float64], ids: Array) -> None:
@@ -211,7 +212,7 @@ def _check_arrivals(arrival_s: NDArray[np.float64], ids: Array) -> None:
     if arrival_s.min() < 0:
         row = int(np.argmax(arrival_s < 0))
         raise InputError(f"{_where(ids, row)}: arrival_s is {arrival_s[row]}; it must be at least 0")
-    falls = np.diff(arrival_s) < 0
+    falls = arrival_s[1:] < arrival_s[:-1]
     if falls.any():
         row = int(np.argmax(falls)) + 1
         raise InputError(

@@ -1,8 +1,8 @@
-"""Readers of public trace formats, one a file: each splits the bytes, ``draft`` checks the rows."""
+"""Readers of public trace formats, one a file: each splits the bytes, ``build`` has the rows checked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Protocol
@@ -28,7 +28,8 @@ from traces.readers import (
     refused,
     sharegpt,
 )
-from traces.readers.draft import Draft, OnError, Options, build_trace
+from traces.readers.build import build_trace
+from traces.readers.draft import Draft, OnError, Options
 from traces.readers.source import Source, open_source
 from traces.schema import Trace
 
@@ -38,7 +39,8 @@ class Reader(Protocol):
 
     def matches(self, source: Source) -> bool: ...
 
-    def read(self, source: Source, columns: Mapping[str, str] | None) -> Draft: ...
+    # Several drafts where a file is read piece by piece; each goes through the checks before the next is made.
+    def read(self, source: Source, columns: Mapping[str, str] | None) -> Draft | Iterator[Draft]: ...
 
 
 # In order of sniffing: the most particular first. Names after csv are other words for the same readers.
@@ -114,17 +116,13 @@ def read_trace(
 def _read_file(
     path: str | Path, format: str | None, columns: Mapping[str, str] | None, options: Options
 ) -> Trace:
-    if format == "parquet" or (format is None and _is_parquet(path)):
-        found = parquet.read(str(path), columns)
-        return build_trace(found, options) if isinstance(found, Draft) else found
-    source = open_source(path)
-    if format is None and source.data.startswith(parquet.MAGIC):
-        found = parquet.read(source.name, columns, source.data)
-        return build_trace(found, options) if isinstance(found, Draft) else found
-    name = format or _sniffed(source)
-    draft = TEXT_READERS[name].read(source, columns)
-    draft.metadata["format"] = name
-    return build_trace(draft, options)
+    with open_source(path) as source:
+        if format == "parquet" or (format is None and source.head.startswith(parquet.MAGIC)):
+            found = parquet.read(source.name, columns, source.data if source.path is None else None)
+            return build_trace([found], options, {}) if isinstance(found, Draft) else found
+        name = format or _sniffed(source)
+        drafts = TEXT_READERS[name].read(source, columns)
+        return build_trace([drafts] if isinstance(drafts, Draft) else drafts, options, {"format": name})
 
 
 def _sniffed(source: Source) -> str:
@@ -137,15 +135,5 @@ def _sniffed(source: Source) -> str:
     raise InputError(f"{source.name} is in no format known here ({_looks(source)}); see --format")
 
 
-def _is_parquet(path: str | Path) -> bool:
-    if str(path) == "-":
-        return False
-    try:
-        with open(path, "rb") as file:
-            return file.read(len(parquet.MAGIC)) == parquet.MAGIC
-    except OSError:
-        return False
-
-
 def _looks(source: Source) -> str:
-    return f"it begins with {source.data[:30]!r}"
+    return f"it begins with {source.head[:30]!r}"

@@ -36,7 +36,7 @@ def matches(source: Source) -> bool:
     if first := source.first_object:
         row = _flat(first).keys()
         return not source.is_list and set(FIELDS) <= row and bool(row & set(TIMES))
-    head = source.data[:SNIFFED_BYTES].split(b"\n")
+    head = source.head[:SNIFFED_BYTES].split(b"\n")
     return any(
         {field.encode() for field in FIELDS} <= {key for key, _ in PAIR.findall(line)} for line in head
     )
@@ -50,7 +50,7 @@ def read(source: Source, columns: Mapping[str, str] | None) -> Draft:
     """
     if columns:
         raise InputError("format access-log has fixed columns; leave out --columns, or say --format jsonl")
-    if source.data.lstrip().startswith(b"{"):
+    if source.head.lstrip().startswith(b"{"):
         frame, faults, line_of = read_objects(source, _flat)
         draft = Draft(source.name, frame, ColumnMap({}), line_of, faults=faults)
     else:

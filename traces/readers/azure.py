@@ -6,12 +6,12 @@ end in CRLF and the last may have no end. There are no ids: requests are numbere
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from traces.errors import InputError
 from traces.readers.columns import ColumnMap
 from traces.readers.draft import Draft
-from traces.readers.plain_csv import read_table
+from traces.readers.plain_csv import read_header, read_rows
 from traces.readers.source import Source
 
 HEADER = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -22,7 +22,7 @@ def matches(source: Source) -> bool:
     return source.header == list(HEADER)
 
 
-def read(source: Source, columns: Mapping[str, str] | None) -> Draft:
+def read(source: Source, columns: Mapping[str, str] | None) -> Iterator[Draft]:
     """Read the three columns; the arrival is a date.
 
     Raises:
@@ -30,9 +30,10 @@ def read(source: Source, columns: Mapping[str, str] | None) -> Draft:
     """
     if columns:
         raise InputError("format azure-2023 has fixed columns; leave out --columns, or say --format csv")
-    frame, faults, line_of = read_table(source)
+    header = read_header(source)
     for name in HEADER:
-        if name not in frame.columns:
+        if name not in header:
             raise InputError(f"{source.name} lacks the column {name!r} of format azure-2023")
     mapped = dict(zip(("arrival_s", "prompt_tokens", "output_tokens"), HEADER, strict=True))
-    return Draft(source.name, frame, ColumnMap(mapped), line_of, faults=faults)
+    for rows in read_rows(source):
+        yield Draft(source.name, rows.frame, ColumnMap(mapped), rows.line_of, faults=rows.faults)

@@ -6,12 +6,12 @@ A failed request has 0 response tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from traces.errors import InputError
 from traces.readers.columns import ColumnMap
 from traces.readers.draft import Draft
-from traces.readers.plain_csv import read_table
+from traces.readers.plain_csv import read_header, read_rows
 from traces.readers.source import Source
 
 COLUMNS = {"arrival_s": "Timestamp", "prompt_tokens": "Request tokens", "output_tokens": "Response tokens"}
@@ -22,7 +22,7 @@ def matches(source: Source) -> bool:
     return set(COLUMNS.values()) <= set(source.header)
 
 
-def read(source: Source, columns: Mapping[str, str] | None) -> Draft:
+def read(source: Source, columns: Mapping[str, str] | None) -> Iterator[Draft]:
     """Read the table; Model, Elapsed time and Log Type are kept as extra columns.
 
     Raises:
@@ -30,20 +30,17 @@ def read(source: Source, columns: Mapping[str, str] | None) -> Draft:
     """
     if columns:
         raise InputError("format burstgpt has fixed columns; leave out --columns, or say --format csv")
-    frame, faults, line_of = read_table(source)
+    header = read_header(source)
     for name in COLUMNS.values():
-        if name not in frame.columns:
+        if name not in header:
             raise InputError(f"{source.name} lacks the column {name!r} of format burstgpt")
-    mapped = dict(COLUMNS)
-    if "Session ID" in frame.columns:
-        mapped["session_id"] = "Session ID"
-    if "Total tokens" in frame.columns:
-        frame = frame.drop("Total tokens")
-    return Draft(
-        source.name,
-        frame,
-        ColumnMap(mapped),
-        line_of,
-        faults=faults,
-        no_output="means a failed request, which has no length",
-    )
+    mapped = COLUMNS | ({"session_id": "Session ID"} if "Session ID" in header else {})
+    for rows in read_rows(source):
+        yield Draft(
+            source.name,
+            rows.frame.drop("Total tokens", strict=False),
+            ColumnMap(mapped),
+            rows.line_of,
+            faults=rows.faults,
+            no_output="means a failed request, which has no length",
+        )

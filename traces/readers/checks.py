@@ -76,12 +76,18 @@ def optional_numbers(series: pl.Series, name: str, dtype: type[np.generic], chec
     return exact.fill_null(0 if name == "prefix_tokens" else -1).to_numpy()
 
 
-def names_to_numbers(series: pl.Series) -> pl.Series | None:
-    """Names (of sessions, of prefixes) numbered from 0 as they first occur; None if all are numbers."""
-    if series.dtype != pl.String or not (as_integers(series).is_null() & series.is_not_null()).any():
-        return None
-    order = series.drop_nulls().unique(maintain_order=True)
-    return series.replace_strict(order, pl.Series(range(len(order)), dtype=pl.Int64), default=None)
+def names_to_numbers(series: pl.Series) -> tuple[NDArray[np.int64], Array | None]:
+    """Sessions or prefixes as numbers (-1: none), and their names, if they are not numbers already.
+
+    Names are numbered from 0 as they first occur.
+    """
+    numbers = as_integers(series)
+    names = None
+    if (numbers.is_null() & series.is_not_null()).any():
+        order = series.drop_nulls().unique(maintain_order=True)
+        numbers = series.replace_strict(order, pl.Series(range(len(order)), dtype=pl.Int64), default=None)
+        names = object_array(series.to_list())
+    return numbers.fill_null(-1).to_numpy(), names
 
 
 def dates(series: pl.Series, check: Check) -> NDArray[np.int64]:
@@ -107,16 +113,53 @@ def texts(series: pl.Series, check: Check) -> list[str]:
     return as_text(series).fill_null("").to_list()
 
 
-def ids(series: pl.Series, check: Check) -> Array:
-    """Ids that differ; int64 only if every one reads back as it is written."""
+@dataclass(eq=False)
+class Ids:
+    """The ids so far. As long as they count up, nothing but the last one has to be looked at."""
+
+    parts: list[pl.Series] = field(default_factory=list)
+    last: int | None = None
+    up: bool = True
+    known: set[Any] = field(default_factory=set)
+
+    def repeated(self, series: pl.Series) -> Array:
+        """(n,) whether an id stands earlier in this column or in those before it, which it then joins."""
+        self.up = self.up and self._counts_up(series)
+        if self.up:
+            self.parts.append(series)
+            return np.zeros(len(series), dtype=bool)
+        for part in self.parts:
+            self.known.update(part.to_list())
+        self.parts = [series]
+        again = (~series.is_first_distinct()).to_numpy()
+        if self.known:
+            again = again | np.array([value in self.known for value in series.to_list()], dtype=bool)
+        return again
+
+    def _counts_up(self, series: pl.Series) -> bool:
+        numbers = as_integers(series)
+        if len(series) == 0 or numbers.null_count():
+            return len(series) == 0
+        values = numbers.to_numpy()
+        above = self.last is None or int(values[0]) > self.last
+        self.last = int(values[-1])
+        return above and bool((values[1:] > values[:-1]).all())
+
+
+def ids(series: pl.Series, earlier: Ids, check: Check) -> pl.Series:
+    """Ids that differ from each other and from earlier ones, as they stand; ``id_array`` is for all of them."""
     check.reject(series.is_null().to_numpy(), series.name, "is missing")
-    again = ~series.is_first_distinct()
-    check.reject(again.to_numpy(), series.name, "is the id of an earlier request; ids must differ")
+    again = earlier.repeated(series)
+    check.reject(again, series.name, "is the id of an earlier request; ids must differ")
+    return series
+
+
+def id_array(series: pl.Series) -> Array:
+    """(n,) int64 only if every id reads back as it is written, else object array of str."""
     whole = as_integers(series)
     # "007" and "7" are two ids: numbers only where the text comes back unchanged.
-    same = whole.cast(pl.String) == as_text(series)
-    if bool(same.fill_null(False).gather(np.flatnonzero(check.ok)).all()):
-        return whole.fill_null(0).to_numpy()
+    if bool((whole.cast(pl.String) == as_text(series)).fill_null(False).all()):
+        return whole.to_numpy()
     return object_array(as_text(series).to_list())
 
 

@@ -12,7 +12,7 @@ LOOKED_AT_BYTES = 1 << 14
 
 def reason(source: Source) -> str | None:
     """Why this file cannot be a trace; None if nothing speaks against it."""
-    if source.data.startswith(b"version https://git-lfs"):
+    if source.head.startswith(b"version https://git-lfs"):
         return "is a Git LFS pointer and not the file it points to; fetch that with git lfs pull"
     header = set(source.header)
     if {"prefix_len", "input_len", "output_len"} <= header:
@@ -35,10 +35,12 @@ def reason(source: Source) -> str | None:
 
 def _is_prose(source: Source) -> bool:
     """Whether the lines split into ever other numbers of values, or into one, and hold no digit."""
-    text = source.data[:LOOKED_AT_BYTES]
+    text = source.head[:LOOKED_AT_BYTES]
     if re.search(rb"[0-9\0]", text) or text.lstrip().startswith((b"{", b"[")):
         return False
     lines = [line for line in text.decode("utf-8", "replace").split("\n") if line.strip()]
+    if not lines:
+        return False
     delimiter = max(",\t;", key=lines[0].count)
     try:
         rows = list(csv.reader(lines, delimiter=delimiter))
