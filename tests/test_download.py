@@ -15,7 +15,7 @@ import pytest
 
 from experiments.cli import main
 from traces import InputError
-from traces.download import CATALOGUE, Public, cache_folder, fetch
+from traces.download import CATALOGUE, Public, fetch
 
 BODY = b"input_length,output_length\n1,2\n"
 FILES = {"/good.csv": BODY, "/bad.csv": BODY[:-1] + b"3"}
@@ -86,12 +86,9 @@ def test_no_answer_and_no_name(tmp_path: Path, mirror: str) -> None:
         fetch("good", tmp_path / "file", mirror, NAMES)
 
 
-def test_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_in_the_users_cache(tmp_path: Path, mirror: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESTP_CACHE", str(tmp_path))
-    assert cache_folder() == tmp_path / "traces"
-    monkeypatch.delenv("ESTP_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
-    assert cache_folder() == tmp_path / "x" / "estp" / "traces"
+    assert fetch("good", mirror=mirror, catalogue=NAMES).parent == tmp_path / "traces"
 
 
 def test_command(

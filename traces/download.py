@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
 from traces.errors import InputError
+from traces.files import cache_folder
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def fetch(
 
     public = catalogue[name]
     url = public.url if mirror is None else f"{mirror.rstrip('/')}/{public.file}"
-    place = cache_folder() if folder is None else Path(folder)
+    place = cache_folder() / "traces" if folder is None else Path(folder)
     # It would tell of every download on its own; the command says what is to be said.
     pooch.get_logger().setLevel(logging.ERROR)
     try:
@@ -137,13 +137,6 @@ def fetch(
             f"file elsewhere and put it to {place / f'{name}-{public.file}'}"
         ) from error
     return Path(found)
-
-
-def cache_folder() -> Path:
-    """``traces`` in ``ESTP_CACHE``, or else in the user's cache directory."""
-    if os.environ.get("ESTP_CACHE"):
-        return Path(os.environ["ESTP_CACHE"]) / "traces"
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "estp" / "traces"
 
 
 def _reason(error: OSError) -> str:

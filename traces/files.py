@@ -1,14 +1,26 @@
-"""Writing files so that a reader never meets half of one."""
+"""Writing files so that a reader never meets half of one, and where what is kept for later stands."""
 
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from traces.errors import InputError
+
+
+def cache_folder() -> Path:
+    """Where downloads and converted models are kept: ``ESTP_CACHE``, else ``estp`` in the user's cache."""
+    if os.environ.get("ESTP_CACHE"):
+        return Path(os.environ["ESTP_CACHE"])
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "estp"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "estp"
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "estp"
 
 
 @contextmanager

@@ -21,7 +21,7 @@ def with_prompt_hashes(trace: Trace, tokenizer: str, block_tokens: int = BLOCK_T
 
     Args:
         trace: with prompts.
-        tokenizer: a ``tokenizer.json``, a folder that holds one, or a name on the Hugging Face hub.
+        tokenizer: as in ``read_trace``.
         block_tokens: best the block size of the server, or a divisor of it.
 
     Raises:

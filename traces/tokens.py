@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from traces.embedded import EMBEDDED, tokenizer_file
 from traces.errors import InputError
 
 # Encodings are some hundred bytes a token, so only so many texts are encoded at once.
@@ -21,7 +22,8 @@ def count_tokens(texts: Sequence[str], tokenizer: str) -> NDArray[np.int64]:
 
     Args:
         texts: what to count.
-        tokenizer: a ``tokenizer.json``, a folder that holds one, or a name on the Hugging Face hub.
+        tokenizer: a ``tokenizer.json``, a folder that holds one, a name on the Hugging Face hub, or
+            ``smollm2-135m-instruct`` for the embedded model's.
 
     Raises:
         InputError: the tokenizer is not to be had.
@@ -47,7 +49,7 @@ def load_tokenizer(name: str) -> Any:
         raise InputError(
             "counting tokens needs the tokenizers package: pip install 'estp[predictor]'"
         ) from None
-    path = Path(name)
+    path = tokenizer_file() if name == EMBEDDED else Path(name)
     file = path / "tokenizer.json" if path.is_dir() else path
     try:
         if file.is_file():
@@ -61,8 +63,8 @@ def load_tokenizer(name: str) -> Any:
     except Exception as error:  # the package raises plain Exception for a bad file and for no network
         said = str(error).strip().split("\n")[0]
         raise InputError(
-            f"no tokenizer {name!r}: name a tokenizer.json, a folder with one, or a model on the "
-            f"Hugging Face hub ({said})"
+            f"no tokenizer {name!r}: name a tokenizer.json, a folder with one, a model on the "
+            f"Hugging Face hub, or {EMBEDDED} ({said})"
         ) from error
     found.no_truncation()
     found.no_padding()

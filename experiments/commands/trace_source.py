@@ -49,7 +49,7 @@ class Reading:
             columns or None,
             self.on_error,
             self.hash_block_tokens,
-            _tokenizer_path(self.tokenizer),
+            self.tokenizer,
         )
         _tell_dropped(trace.metadata)
         return trace
@@ -95,13 +95,3 @@ class Target:
         kind = write_as(trace, self.out, self.to)
         print(f"wrote {len(trace)} requests to {self.out} ({kind})")
         return 0
-
-
-def _tokenizer_path(name: str | None) -> str | None:
-    from experiments.options import EMBEDDED_MODEL
-
-    if name != EMBEDDED_MODEL:
-        return name
-    from predictor.backbone import embedded_folder
-
-    return str(embedded_folder())

@@ -90,7 +90,8 @@ def read_trace(
             says (512 in Mooncake, 16 in Bailian), or what explains how many ids each prompt has.
             Kept in ``metadata["hash_block_tokens"]``.
         tokenizer: counts the tokens of texts that come without lengths: a ``tokenizer.json``, a
-            folder with one, or a name on the Hugging Face hub.
+            folder with one, a name on the Hugging Face hub, or ``smollm2-135m-instruct`` for the
+            embedded model's.
 
     A file without arrivals reads as one burst, with ``metadata["arrivals"] == "absent"``.
 
