@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 from traces.errors import InputError
 from traces.files import cache_folder
@@ -126,19 +128,40 @@ def fetch(
     try:
         place.mkdir(parents=True, exist_ok=True)
         # Named by what it is, so that files of one name from two publishers stay apart.
-        found = pooch.retrieve(url, f"sha256:{public.sha256}", fname=f"{name}-{public.file}", path=place)
-    except ValueError as error:
-        raise InputError(
-            f"what {url} gave is not {name}: its SHA-256 is not {public.sha256[:12]}...; nothing was kept"
-        ) from error
+        found = pooch.retrieve(
+            url, f"sha256:{public.sha256}", f"{name}-{public.file}", place, downloader=_checked(name, public)
+        )
     except OSError as error:  # requests' errors are OSErrors too
         raise InputError(
-            f"cannot fetch {name} from {url} ({_reason(error)}); if this machine is offline, fetch the "
+            f"cannot fetch {name} from {url} ({_reason(error, url)}); if this machine is offline, fetch the "
             f"file elsewhere and put it to {place / f'{name}-{public.file}'}"
         ) from error
     return Path(found)
 
 
-def _reason(error: OSError) -> str:
-    text = str(error).strip().split("\n")[0] or type(error).__name__
-    return text if len(text) <= 160 else text[:160] + "..."
+def _checked(name: str, public: Public) -> Callable[[str, Any, Any], None]:
+    """Downloads the file into a temporary one that is gone if it is not the one that is meant."""
+    import pooch
+
+    def download(url: str, file: Any, pup: Any) -> None:
+        pooch.HTTPDownloader()(url, file, pup)
+        found = pooch.file_hash(str(file), alg="sha256")
+        if found != public.sha256:
+            raise InputError(
+                f"what {url} gave is not {name}: its SHA-256 is {found}, and should be {public.sha256}; "
+                "nothing was kept"
+            )
+
+    return download
+
+
+def _reason(error: OSError, url: str) -> str:
+    import requests
+
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        return f"the server answers {error.response.status_code} {error.response.reason}"
+    if isinstance(error, requests.Timeout):
+        return "no answer in time"
+    if isinstance(error, requests.ConnectionError):
+        return f"no connection to {urlsplit(url).netloc}"
+    return str(error).strip().split("\n")[0] or type(error).__name__

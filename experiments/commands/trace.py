@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from tyro.conf import OmitSubcommandPrefixes, subcommand
+from tyro.conf import OmitSubcommandPrefixes, arg, subcommand
 
 from experiments.commands.trace_change import Convert, Merge, Scale, Slice
 from experiments.commands.trace_fetch import Fetch
@@ -28,7 +28,8 @@ Action = (
 class TraceCommand:
     """Convert, describe, cut, scale, merge, synthesise, fit and fetch request traces."""
 
-    action: OmitSubcommandPrefixes[Action]
+    # Without names of their own the groups of options are called "reading" and "target" in the help.
+    action: Annotated[OmitSubcommandPrefixes[Action], arg(name="")]
 
     def run(self) -> int:
         """Do what was asked; exit code 0."""

@@ -15,7 +15,7 @@ from experiments.commands.trace_source import Reading, Source, Target
 class Convert:
     """Read a trace in any public format and write it as Parquet, CSV, JSON lines or Mooncake's."""
 
-    source: OmitArgPrefixes[Source]
+    source: Annotated[OmitArgPrefixes[Source], arg(name="")]
     target: OmitArgPrefixes[Target]
 
     def run(self) -> int:
@@ -27,10 +27,10 @@ class Convert:
 class Slice:
     """Cut a part out of a trace, by time or by count; its first request then arrives at 0."""
 
-    source: OmitArgPrefixes[Source]
+    source: Annotated[OmitArgPrefixes[Source], arg(name="")]
     target: OmitArgPrefixes[Target]
     start_s: Annotated[float, arg(metavar="S")] = 0.0
-    """Requests that arrive from here, in seconds since the first ..."""
+    """Requests that arrive from here on, in seconds since the first ..."""
     end_s: Annotated[float, arg(metavar="S", help_behavior_hint="(default: the end)")] = math.inf
     """... and before here."""
     first: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
@@ -47,7 +47,7 @@ class Slice:
 class Scale:
     """Bring a trace to another rate, or stretch its lengths."""
 
-    source: OmitArgPrefixes[Source]
+    source: Annotated[OmitArgPrefixes[Source], arg(name="")]
     target: OmitArgPrefixes[Target]
     rate: Annotated[float | None, arg(metavar="PER_S", help_behavior_hint="")] = None
     """Requests per second, over the whole span, to squeeze or stretch the arrivals to."""
@@ -72,7 +72,7 @@ class Merge:
     Sessions, prefixes and hash ids of different files stay apart.
     """
 
-    traces: Annotated[Positional[tuple[str, ...]], arg(metavar="TRACE ...")]
+    traces: Annotated[Positional[tuple[str, ...]], arg(metavar="TRACE ...", help_behavior_hint="(required)")]
     """Two traces or more, and after them the file to write."""
     target: OmitArgPrefixes[Target]
     reading: OmitArgPrefixes[Reading] = field(default_factory=Reading)

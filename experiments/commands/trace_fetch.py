@@ -13,8 +13,8 @@ from tyro.conf import Positional, arg
 class Fetch:
     """Download a public trace, check its SHA-256, show its licence; without a name, list them all."""
 
-    name: Annotated[Positional[str], arg(metavar="NAME", help_behavior_hint="")] = ""
-    """Which; nothing lists them."""
+    name: Annotated[Positional[str], arg(metavar="[NAME]", help_behavior_hint="")] = ""
+    """Which trace; without a name all are listed."""
     folder: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: the user's cache)")] = (
         None
     )

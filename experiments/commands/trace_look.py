@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import OmitArgPrefixes, arg
+from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, arg
 
 from experiments.commands.trace_source import Source
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class Describe:
     """Counts, rate, burstiness, lengths, tails and correlation of a trace; with --out a picture too."""
 
-    source: OmitArgPrefixes[Source]
+    source: Annotated[OmitArgPrefixes[Source], arg(name="")]
     out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
     """Folder for trace.png, trace.svg and description.json."""
-    json: bool = False
+    json: Annotated[FlagCreatePairsOff[bool], arg(help_behavior_hint="")] = False
     """Print the description as JSON."""
 
     def run(self) -> int:
@@ -52,10 +52,10 @@ class Describe:
 class Fit:
     """Fit arrivals and lengths, with 95% intervals and goodness of fit, and print a synth specification."""
 
-    source: OmitArgPrefixes[Source]
-    seed: int = 0
+    source: Annotated[OmitArgPrefixes[Source], arg(name="")]
+    seed: Annotated[int, arg(metavar="N")] = 0
     """Of the bootstrap behind the p-values."""
-    json: bool = False
+    json: Annotated[FlagCreatePairsOff[bool], arg(help_behavior_hint="")] = False
     """Print the fits as JSON."""
 
     def run(self) -> int:

@@ -16,7 +16,7 @@ class Reading:
     """How a file is read."""
 
     format: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
-    """Format of the trace; told from its content if not given."""
+    """Format of the trace, if its content does not tell; a NAME that is none lists them."""
     columns: Annotated[tuple[str, ...], arg(metavar="NAME=COLUMN ...", help_behavior_hint="")] = ()
     """Columns of a CSV, JSON or foreign Parquet: arrival_ms=ts prompt_tokens=in output_tokens=out."""
     on_error: Literal["fail", "skip"] = "fail"
@@ -24,8 +24,7 @@ class Reading:
     hash_block_tokens: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
     """Prompt tokens that a hash id stands for; told from the format and the ids if not given."""
     tokenizer: Annotated[str | None, arg(metavar="NAME_OR_PATH", help_behavior_hint="")] = None
-    """Counts the tokens of texts without lengths: a tokenizer.json, a folder with one, a model on the
-    Hugging Face hub, or smollm2-135m-instruct for the embedded one."""
+    """Counts the tokens of texts: a tokenizer.json, its folder, a model of the hub, or smollm2-135m-instruct."""
 
     def read(self, path: str) -> Trace:
         """The trace; what was left out of it is told on standard error.

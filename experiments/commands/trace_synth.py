@@ -23,11 +23,14 @@ class Synth:
     spec: Annotated[str | None, _unset("LINE")] = None
     """A specification, as estp trace fit prints it and as a synthetic trace's metadata has it."""
     arrivals: Annotated[str | None, _unset("PROCESS")] = None
-    """poisson,rate=R; gamma,rate=R,shape=K; weibull,rate=R,shape=K; bursts,rate=R,burst_rate=R,calm_s=S,burst_s=S;
-    diurnal,rate=R,amplitude=A,period_s=S; or burst: all at once (default: burst)."""
+    """poisson,rate=R; gamma,rate=R,shape=K; weibull,rate=R,shape=K;
+    bursts,rate=R,burst_rate=R,calm_s=S,burst_s=S;
+    diurnal,rate=R,amplitude=A,period_s=S;
+    or burst: all at once (default: burst)."""
     prompt: Annotated[str | None, _unset("LENGTHS")] = None
-    """lognormal,median=M,sigma=S; pareto,least=L,alpha=A; tailed,median=M,sigma=S,tail=SHARE,alpha=A; each with
-    most=N if wanted; or constant,tokens=N (default: lognormal,median=400,sigma=1)."""
+    """lognormal,median=M,sigma=S; pareto,least=L,alpha=A;
+    tailed,median=M,sigma=S,tail=SHARE,alpha=A; each with most=N if wanted;
+    or constant,tokens=N (default: lognormal,median=400,sigma=1)."""
     output: Annotated[str | None, _unset("LENGTHS")] = None
     """The same (default: lognormal,median=200,sigma=0.8)."""
     lengths: Annotated[str | None, _unset("TRACE")] = None

@@ -155,7 +155,7 @@ def _read_slowly(
                 lines.append(begins)
             else:
                 faults.append(
-                    Fault(begins, None, None, f"has {len(row)} values; the header has {len(header)}")
+                    Fault(begins, None, None, f"has {_values(len(row))}; the header has {len(header)}")
                 )
             if len(rows) + len(faults) == PIECE_ROWS:
                 yield so_far()
@@ -163,6 +163,10 @@ def _read_slowly(
     except csv.Error as error:
         raise InputError(f"{name} is not readable as CSV: {error}") from error
     yield so_far()
+
+
+def _values(count: int) -> str:
+    return "1 value" if count == 1 else f"{count} values"
 
 
 def _split(pieces: Iterable[bytes], line: int, name: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
