@@ -31,3 +31,20 @@ def wait_for(true: Callable[[], bool], seconds: float = 300) -> None:
     while not true():
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.01)
+
+
+class Shared:
+    """Something large that notes, in a file, which process turns it into bytes to send it on."""
+
+    def __init__(self, content: bytes, log: str) -> None:
+        self.content, self.log = content, log
+
+    def __reduce__(self) -> tuple[type, tuple[bytes, str]]:
+        with open(self.log, "a") as file:
+            file.write(f"{os.getpid()}\n")
+        return Shared, (self.content, self.log)
+
+
+def place_in(shared: Shared, index: int) -> tuple[int, int]:
+    """What stands there, and who looked."""
+    return shared.content[index], os.getpid()

@@ -260,6 +260,8 @@ def test_ragpulse_and_lmcache(tmp_path: Path, words: str) -> None:
         ("prompt_size,token_size,prompt_time,token_time\n1,2,3,4\n", "measured latencies"),
         ("Of all I know,\nlittle, and that late, is\nof use to me\n", "is running text and no table"),
         ("one line\nand another\n", "is running text and no table"),
+        ("# Traces of 2024\n\n12 of them, and more\n", "is running text and no table"),
+        ("<html>\n<p>404</p>\n", "is running text and no table"),
         ('{"timing_events": []}\n', "TraceLab session log"),
         ('{"prompt": "\\ud800", "output_tokens": 1}\n', "half a character"),
         ('[{"a": 1}]', "has no column for prompt_tokens"),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from sweeps import environment, files, wait_for, write_trace
+from sweeps import ROOT, Shared, environment, files, place_in, wait_for, write_trace
 
 from experiments import parallel
 from experiments.cli import main
@@ -176,6 +176,28 @@ def test_loky_gives_what_the_loop_gives(workers: int) -> None:
     tasks = [("letters", i) for i in range(8)] + [("numbers", i) for i in range(0, 100, 7)]
     found = list(parallel.run(operator.getitem, shared, tasks, workers=workers))
     assert sorted(found) == [(n, shared[key][i]) for n, (key, i) in enumerate(tasks)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("backend", "package"), [("loky", "joblib"), ("ray", "ray"), ("dask", "distributed")]
+)
+def test_what_tasks_share_is_sent_once(
+    backend: parallel.Backend, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(package)
+    # Ray's workers know of this folder's modules by this alone.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
+    shared = Shared(bytes(range(256)) * 20_000, str(tmp_path / "log"))
+    tasks = [("one", i) for i in range(30)]
+    found = list(parallel.run(place_in, {"one": shared}, tasks, backend=backend, workers=2))
+    assert sorted((i, value) for i, (value, _) in found) == [(i, i) for i in range(30)]
+    workers = {pid for _, (_, pid) in found}
+    assert os.getpid() not in workers
+    senders = [int(pid) for pid in (tmp_path / "log").read_text().split()]
+    # This process turns it into bytes once, however many tasks there are; Dask's workers may pass it on.
+    assert senders.count(os.getpid()) == 1
+    assert len(senders) <= 1 + 2 * len(workers)
 
 
 def test_no_tasks() -> None:

@@ -112,6 +112,8 @@ def map_columns(found: Sequence[str], given: Mapping[str, str] | None, name: str
     for target, text in (("prompt_tokens", "prompt"), ("output_tokens", "response")):
         if target not in columns and text not in columns:
             known = "" if len(found) < 2 else f". Name it with --columns {target}=NAME"
+            if target == "output_tokens" and "prompt" in columns:
+                known += ", or have a model answer the prompts with estp rollout"
             raise InputError(
                 f"{name} has no column for {target}, nor a {text} to count; it has {_listed(found)}{known}"
             )

@@ -34,14 +34,19 @@ def reason(source: Source) -> str | None:
 
 
 def _is_prose(source: Source) -> bool:
-    """Whether the lines split into ever other numbers of values, or into one, and hold no digit."""
+    """Whether it begins as no header does, or its lines split into ever other numbers of values, or into one."""
     text = source.head[:LOOKED_AT_BYTES]
-    if re.search(rb"[0-9\0]", text) or text.lstrip().startswith((b"{", b"[")):
+    if text.lstrip().startswith((b"{", b"[")) or any(mark in text for mark in (b"\0", b"prompt_tokens")):
         return False
     lines = [line for line in text.decode("utf-8", "replace").split("\n") if line.strip()]
     if not lines:
         return False
     delimiter = max(",\t;", key=lines[0].count)
+    # The name of a single column, against a heading, a rule or a tag.
+    if delimiter not in lines[0] and not re.match(r"[\s\"']*\w", lines[0]):
+        return True
+    if re.search(rb"[0-9]", text):
+        return False
     try:
         rows = list(csv.reader(lines, delimiter=delimiter))
     except csv.Error:
