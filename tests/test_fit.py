@@ -6,12 +6,13 @@ Truth: the parameters that the traces were drawn with, and maximum likelihood by
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import linalg, stats
 
-from traces import InputError
+from traces import InputError, modulated
 from traces.describe import describe, tail_index
 from traces.families import fit_gamma, fit_lognormal, fit_tail, fit_weibull
 from traces.fit import fit
@@ -49,6 +50,45 @@ def test_parameters_are_recovered(process: str, truth: dict[str, float]) -> None
         for name, value in {**truth, **lengths, "correlation": 0.4, "alpha": 1.7}.items():
             covered[name] += found[name].low <= value <= found[name].high
     # 57 are expected; fewer than 50 of 60 has a chance of 1 in 2000.
+    assert min(covered.values()) >= 50, covered
+
+
+def test_bursts_are_recovered() -> None:
+    truth = {"rate": 2.0, "burst_rate": 30.0, "calm_s": 20.0, "burst_s": 4.0}
+    arrivals = ",".join(["bursts", *(f"{name}={value}" for name, value in truth.items())])
+    covered = dict.fromkeys(truth, 0)
+    for seed in range(12):
+        fits = fit(synthesise(parse_spec(f"arrivals={arrivals} requests=2000 seed={seed}")), goodness=False)
+        assert fits.arrivals[0].family == "bursts"
+        for name, value in truth.items():
+            found = fits.arrivals[0].parameters[name]
+            covered[name] += found.low <= value <= found.high
+    # Nine of ten would be expected at the least; fewer than 8 of 12 has a chance of 1 in 200.
+    assert min(covered.values()) >= 8, covered
+    assert fits.spec().startswith("arrivals=bursts,rate=")
+
+
+def test_the_likelihood_of_bursts_is_that_of_the_definition() -> None:
+    gaps = np.array([0.3, 1.2, 0.05, 0.7, 2.0])
+    rate, burst_rate, leave, end = 0.5, 4.0, 0.2, 0.9
+    rates = np.diag([rate, burst_rate])
+    switching = np.array([[-leave, leave], [end, -end]])
+    state = np.array([end * rate, leave * burst_rate])
+    density = state / state.sum()
+    for gap in gaps:
+        density = density @ linalg.expm((switching - rates) * gap) @ rates
+    logs = np.log([rate, burst_rate, leave, end])
+    assert modulated._log_likelihood(logs, gaps) == pytest.approx(math.log(density.sum()), rel=1e-12)
+
+
+def test_pareto_lengths_are_recovered() -> None:
+    covered = {"least": 0, "alpha": 0}
+    for seed in range(SEEDS):
+        spec = f"arrivals=poisson,rate=1 output=pareto,least=20,alpha=1.5 requests=600 seed={seed}"
+        best = fit(synthesise(parse_spec(spec)), goodness=False).output[0]
+        assert best.family == "pareto"
+        for name, value in (("least", 20), ("alpha", 1.5)):
+            covered[name] += best.parameters[name].low <= value <= best.parameters[name].high
     assert min(covered.values()) >= 50, covered
 
 

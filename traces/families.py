@@ -22,6 +22,7 @@ Draw = Callable[[np.random.Generator, int], Floats]
 NORMAL_95 = 1.959963984540054
 TAIL_SHARE = 0.1
 LEAST_VALUES = 20
+LARGEST = 1e200
 EULER = 0.5772156649015329
 
 
@@ -44,6 +45,7 @@ class Fit:
         aic: Akaike's criterion, 2 parameters - 2 log likelihood: the smaller of two families is the better.
         distance: largest distance between the empirical and the fitted distribution.
         p_value: by parametric bootstrap; small: the family does not fit. None: not asked for.
+        most: the longest that was seen, where what is drawn from the family might have no bounds.
     """
 
     family: str
@@ -51,10 +53,12 @@ class Fit:
     aic: float
     distance: float
     p_value: float | None = None
+    most: float | None = None
 
     def spec(self) -> str:
         """The family as `traces.spec` reads it."""
-        return ",".join([self.family, *(f"{k}={p.value:.6g}" for k, p in self.parameters.items())])
+        parts = [self.family, *(f"{k}={p.value:.6g}" for k, p in self.parameters.items())]
+        return ",".join(parts if self.most is None else [*parts, f"most={self.most:.0f}"])
 
 
 def fit_poisson(gaps: Floats) -> tuple[Fit, Draw]:
@@ -90,8 +94,8 @@ def fit_gamma(gaps: Floats) -> tuple[Fit, Draw]:
         shape *= math.exp(-off / slope)
     spread = math.sqrt(1 / (n * shape * (shape * float(special.polygamma(1, shape)) - 1)))
     parameters = {
-        "rate": _log_normal(1 / mean, math.sqrt(1 / (n * shape))),
-        "shape": _log_normal(shape, spread),
+        "rate": log_normal(1 / mean, math.sqrt(1 / (n * shape))),
+        "shape": log_normal(shape, spread),
     }
     logs = (
         shape * math.log(shape / mean) - math.lgamma(shape) + (shape - 1) * float(np.log(gaps).mean()) - shape
@@ -133,8 +137,8 @@ def fit_weibull(gaps: Floats) -> tuple[Fit, Draw]:
         (1 + ratio * (1 - EULER) ** 2) / k**2 + ratio * k**2 * slope**2 + 2 * slope * ratio * (1 - EULER)
     )
     parameters = {
-        "rate": _log_normal(1 / mean, math.sqrt(variance / n)),
-        "shape": _log_normal(k, math.sqrt(ratio / n)),
+        "rate": log_normal(1 / mean, math.sqrt(variance / n)),
+        "shape": log_normal(k, math.sqrt(ratio / n)),
     }
     scaled = logs - log_scale
     likelihood = n * (math.log(k) - log_scale) + float(((k - 1) * scaled - np.exp(k * scaled)).sum())
@@ -175,6 +179,41 @@ def fit_lognormal(tokens: Floats) -> tuple[Fit, Draw]:
     return Fit("lognormal", parameters, 2 * (2 - likelihood), distance(tokens, cdf, 0.5)), draw
 
 
+def fit_pareto(tokens: Floats) -> tuple[Fit, Draw]:
+    """Pareto lengths, rounded to whole tokens: the least, and alpha by the likelihood of the rounded values.
+
+    The least true value is within half a token of the least that is seen, or below it by what n draws leave.
+    """
+    optimize = scipy_part("optimize")
+    n, least = len(tokens), float(tokens.min())
+    found, counts = np.unique(tokens, return_counts=True)
+    begins = np.where(found > least, found - 0.5, least)
+    near, width = np.log(begins / least), np.log1p(np.where(found > least, 1.0, 0.5) / begins)
+
+    def loss(alpha: float) -> float:
+        # exp(-alpha near) - exp(-alpha (near + width)), as its logarithm.
+        return float((counts * (alpha * near - np.log(-np.expm1(-alpha * width)))).sum())
+
+    rough = n / float((counts * (near + width)).sum())
+    alpha = float(optimize.minimize_scalar(loss, bounds=(rough / 5, rough * 5), method="bounded").x)
+    step = alpha * 1e-3
+    curvature = (loss(alpha + step) - 2 * loss(alpha) + loss(alpha - step)) / step**2
+    parameters = {
+        "least": Parameter(least, (least - 0.5) * 0.05 ** (1 / (n * alpha)), least + 0.5),
+        "alpha": log_normal(alpha, 1 / (alpha * math.sqrt(curvature))),
+    }
+
+    def cdf(x: Floats) -> Floats:
+        return np.asarray(1 - (least / np.maximum(x, least)) ** alpha)
+
+    def draw(rng: np.random.Generator, m: int) -> Floats:
+        with np.errstate(over="ignore"):
+            return np.rint(least * np.minimum(rng.random(m) ** (-1 / alpha), LARGEST))
+
+    aic, most = 2 * (2 + loss(alpha)), float(tokens.max())
+    return Fit("pareto", parameters, aic, distance(tokens, cdf, 0.5), most=most), draw
+
+
 def fit_tail(tokens: Floats, share: float = TAIL_SHARE) -> Parameter | None:
     """Pareto's alpha over the longest ``share``, as in `traces.describe.tail_index`; +- 1.96 alpha / sqrt(n)."""
     tail = tail_of(tokens, share)
@@ -198,7 +237,7 @@ def distance(values: Floats, cdf: Cdf, rounding: float = 0.0) -> float:
     )
 
 
-def _log_normal(value: float, spread: float) -> Parameter:
+def log_normal(value: float, spread: float) -> Parameter:
     """An interval that is symmetric in the logarithm, whose standard error is ``spread``."""
     half = NORMAL_95 * spread
     return Parameter(value, value * math.exp(-half), value * math.exp(half))

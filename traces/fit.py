@@ -1,8 +1,9 @@
 """Parameters of a trace: maximum likelihood, 95% intervals, and how well each family fits.
 
-Gaps between arrivals: exponential (poisson), gamma, Weibull. Lengths: lognormal, and a Pareto tail over the
-longest tenth. Prompt and output: the correlation of a Gaussian copula. The names and parameters are those of
-`traces.synthetic`, so that what is fitted can be drawn again.
+Gaps between arrivals: exponential (poisson), gamma, Weibull, and bursts of two rates where gaps depend on those
+before them. Lengths: lognormal, Pareto, and a Pareto tail over the longest tenth. Prompt and output: the
+correlation of a Gaussian copula. The names and parameters are those of `traces.synthetic`, so that what is fitted
+can be drawn again.
 
 Goodness of fit is the Kolmogorov-Smirnov distance and its p-value by parametric bootstrap: the share of
 samples of the fitted family that, refitted, lie as far from their own fit (Clauset et al. 2009, section 4). A
@@ -11,6 +12,7 @@ test against the fitted parameters as if they had been known would pass nearly e
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,11 +29,13 @@ from traces.families import (
     Parameter,
     fit_gamma,
     fit_lognormal,
+    fit_pareto,
     fit_poisson,
     fit_tail,
     fit_weibull,
     scipy_part,
 )
+from traces.modulated import fit_bursts
 from traces.schema import Trace
 
 # Goodness of fit looks at no more values than this: with more, every real trace fails every family.
@@ -96,7 +100,8 @@ def fit(trace: Trace, goodness: bool = True, seed: int = 0) -> Fits:
             notes.append(f"{name} lengths are all {int(tokens[0])} tokens")
             lengths[name] = []
             continue
-        lengths[name] = [judged(fit_lognormal, tokens, rng)]
+        families = [judged(family, tokens, rng) for family in (fit_lognormal, fit_pareto)]
+        lengths[name] = sorted(families, key=lambda fit: fit.aic)
         tail = fit_tail(tokens)
         if tail is None:
             notes.append(f"{name} lengths have too few different values in their longest tenth for a tail")
@@ -116,7 +121,7 @@ def judged(
     own, draw = family(part)
     farther = sum(family(_positive(draw(rng, len(part))))[0].distance >= own.distance for _ in range(REFITS))
     p_value = (farther + 1) / (REFITS + 1)
-    return Fit(fitted.family, fitted.parameters, fitted.aic, fitted.distance, p_value)
+    return dataclasses.replace(fitted, p_value=p_value)
 
 
 def _arrivals(trace: Trace, rng: np.random.Generator | None, notes: list[str]) -> list[Fit]:
@@ -133,12 +138,14 @@ def _arrivals(trace: Trace, rng: np.random.Generator | None, notes: list[str]) -
         notes.append(f"the gaps between arrivals are all {positive[0]:g} s")
         return []
     lag = float(np.corrcoef(np.log(positive[:-1]), np.log(positive[1:]))[0, 1])
+    fits = [judged(family, positive, rng) for family in (fit_poisson, fit_gamma, fit_weibull)]
     if abs(lag) > 3 / math.sqrt(len(positive)):
         notes.append(
-            f"gaps hang together with the ones before (correlation {lag:.2f} of their logarithms), which none of "
-            "these families does: bursts or diurnal arrivals do"
+            f"gaps hang together with the ones before (correlation {lag:.2f} of their logarithms): of these families "
+            "bursts alone do, and days (diurnal) are not fitted"
         )
-    fits = [judged(family, positive, rng) for family in (fit_poisson, fit_gamma, fit_weibull)]
+        bursts = fit_bursts(positive)
+        fits += [] if bursts is None else [bursts]
     return sorted(fits, key=lambda fit: fit.aic)
 
 
