@@ -156,3 +156,15 @@ def test_one_sentence(
     assert message in err
     assert "Traceback" not in err
     assert sorted(path.name for path in folder.iterdir()) == ["t.csv"]
+
+
+def test_closed_loops_are_said_to_have_no_arrivals_yet(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trace", "synth", "u.parquet", "--users", "2", "--requests", "9"]) == 0
+    assert main(["trace", "describe", "u.parquet"]) == 0
+    assert "arrivals   a closed loop's: they follow from the answers" in capsys.readouterr().out
+    assert main(["trace", "merge", "u.parquet", "u.parquet", "m.parquet"]) == 2
+    assert main(["trace", "synth", "v.parquet", "--requests", "9"]) == 0
+    assert main(["trace", "merge", "v.parquet", "u.parquet", "m.parquet"]) == 2
+    assert "u.parquet is a closed loop, which has no arrivals yet" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from traces.closed_loop import CLOSED
 from traces.errors import InputError
 from traces.schema import NUMBER_COLUMNS, TEXT_COLUMNS, Trace, object_array
 
@@ -28,10 +29,16 @@ def merge(traces: Sequence[Trace], sources: Sequence[str], label: str = "source"
     are different ones, and are numbered anew; a column that only some have is empty for the others.
 
     Raises:
-        InputError: no trace, two equal names, or hash ids that stand for different numbers of tokens.
+        InputError: no trace, two equal names, hash ids that stand for different numbers of tokens, or a
+            closed loop.
     """
     if not traces or len(traces) != len(sources) or len(set(sources)) != len(sources):
         raise InputError(f"{len(traces)} traces need as many different names, but these are {list(sources)}")
+    for source, trace in zip(sources, traces, strict=True):
+        if trace.metadata.get("arrivals") == CLOSED:
+            raise InputError(
+                f"{source} is a closed loop, which has no arrivals yet: find them with traces.closed_loop.close"
+            )
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(trace, name) for trace in traces])
         for name in ("arrival_s", "prompt_tokens", "output_tokens")

@@ -36,7 +36,8 @@ def describe(trace: Trace) -> dict[str, Any]:
     """
     n = len(trace)
     facts: dict[str, Any] = {"requests": n}
-    if n and trace.metadata.get("arrivals") != "absent":
+    # Else they are absent, or a closed loop's, and follow from the server.
+    if n and "arrivals" not in trace.metadata:
         span_s = float(trace.arrival_s[-1])
         facts |= {"span_s": span_s, "rate": (n - 1) / span_s if span_s > 0 else None}
         if n > 2 and span_s > 0:

@@ -94,6 +94,8 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     if "span_s" in facts:
         rate = "all at once" if facts["rate"] is None else f"{facts['rate']:.4g} per second"
         lines.append(f"arrivals   {rate}, span {facts['span_s']:,.1f} s")
+    elif facts["metadata"].get("arrivals") == "closed loop":
+        lines.append("arrivals   a closed loop's: they follow from the answers (traces.closed_loop)")
     else:
         lines.append("arrivals   none recorded")
     if "gaps" in facts:
