@@ -50,6 +50,8 @@ class Trace:
         extra: other columns of the source, (n,) arrays by name.
         metadata: JSON-able facts about the trace (source, settings, what a reader dropped).
 
+    Arrays that have the right type already are kept, not copied: whoever changes one in place changes the trace.
+
     Raises:
         InputError: a rule above is broken; the message names the request, its row and the value.
     """
