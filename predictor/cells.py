@@ -15,6 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from predictor.methods import Data, Forecast, Method
+from predictor.stored import finished
 from predictor.train import Split
 from traces.files import atomic_path
 
@@ -29,16 +30,7 @@ class Cells:
     def read(self, method: Method, split: Split, seed: int) -> Forecast | None:
         """The finished forecast, or None."""
         file = self._file(method, split, seed)
-        if not file.exists():
-            return None
-        with safe_open(file, "np") as stored:
-            found = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (not a dict)
-            facts = json.loads(stored.metadata()["facts"])
-        quantiles = dict(zip(facts["levels"], found["quantiles"], strict=True)) if facts["levels"] else None
-        columns: dict[str, Any] = {
-            name: found.get(name) for name in ("mean", "rank", "probabilities", "edges")
-        }
-        return Forecast(**columns, quantiles=quantiles, settings=facts["settings"])
+        return finished(file, _read) if file.exists() else None
 
     def write(self, method: Method, split: Split, seed: int, forecast: Forecast) -> None:
         """Keep a forecast; a kill leaves the whole file or none."""
@@ -57,6 +49,15 @@ class Cells:
         for part in (split.train, split.validation, split.test):
             digest.update(np.asarray(part, np.int64).tobytes() + b"|")
         return self.folder / f"{method.name}-{seed}-{digest.hexdigest()[:16]}.safetensors"
+
+
+def _read(file: Path) -> Forecast:
+    with safe_open(file, "np") as stored:
+        found = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (not a dict)
+        facts = json.loads(stored.metadata()["facts"])
+    quantiles = dict(zip(facts["levels"], found["quantiles"], strict=True)) if facts["levels"] else None
+    columns: dict[str, Any] = {name: found.get(name) for name in ("mean", "rank", "probabilities", "edges")}
+    return Forecast(**columns, quantiles=quantiles, settings=facts["settings"])
 
 
 def fingerprint_of(data: Data, backbone: str) -> str:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,23 @@ import torch
 from huggingface_hub import ModelCard, PyTorchModelHubMixin, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from predictor.backbone import Backbone
 from predictor.conformal import Correction
 from predictor.features import PromptSignals, fingerprint, pooled_features, prompt_rng
 from predictor.head import Bins, Floats, SoftLabelHead, quantiles
-from predictor.model_card import card
+from predictor.model_card import card, check_facts
 from predictor.pooling import PoolingSettings, PositionTrend, token_weights
+from predictor.stored import items, number, shown, text, whole
 from predictor.train import Fitted
 from traces import Estimates
 from traces.errors import InputError
 from traces.estimates import QUANTILES
 
 WEIGHTS = "model.safetensors"
+DTYPES = ("float32", "bfloat16", "float16")
 PICKLES = {".bin", ".ckpt", ".joblib", ".pickle", ".pkl", ".pt", ".pth"}
 
 
@@ -55,24 +58,28 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
         layers: list[int] | None = None,
     ) -> None:
         super().__init__()
-        self.predictor = predictor
-        self.backbone = backbone
-        self.backbone_fingerprint = backbone_fingerprint
+        self.predictor = text(predictor, "predictor")
+        self.backbone = text(backbone, "backbone")
+        self.backbone_fingerprint = text(backbone_fingerprint, "backbone_fingerprint")
+        if dtype not in DTYPES:
+            raise InputError(f"dtype must be one of {', '.join(DTYPES)}, not {shown(dtype)}")
         self.dtype_name = dtype
         self.pooling = PoolingSettings.from_json(pooling)
         self.trend = None if trend is None else PositionTrend.from_json(trend)
         if self.pooling.needs_trend and self.trend is None:
             raise InputError(f"predictor {predictor!r} pools by a detrended signal, but no trend is given")
-        self.layers = tuple(layers or ())
+        self.layers = tuple(whole(k, "layers") for k in items(() if layers is None else layers, "layers"))
         if self.layers and self.pooling.pooling != "last":
             raise InputError(
                 f"predictor {predictor!r} pools by {self.pooling.pooling!r}, but of chosen layers only the last "
                 "token's states are read"
             )
-        self.bins = Bins(tuple(edges))
-        self.facts = facts or {}
+        self.bins = Bins(tuple(number(edge, "edges") for edge in items(edges, "edges")))
+        if not (self.bins.edges[0] >= 0 and self.bins.edges[-1] < 2**31):
+            raise InputError(f"edges must lie from 0 to {2**31 - 1} tokens, not {shown(edges)}")
+        self.facts = {} if facts is None else check_facts(facts)
         self.conformal = None if conformal is None else Correction.from_json(conformal)
-        self.head = SoftLabelHead(features, len(edges) - 1)
+        self.head = SoftLabelHead(whole(features, "features", 2), len(self.bins.edges) - 1)
         self.eval()
 
     def forward(self, features: Tensor) -> Tensor:
@@ -87,7 +94,13 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
         else:
             features = pooled_features(signals, [self.pooling], self.trend, prompts)[0]
         with torch.no_grad():
-            return np.asarray(self(features).numpy())
+            found = np.asarray(self(features).numpy())
+        if not np.isfinite(found).all():
+            raise InputError(
+                f"predictor {self.predictor!r} gives no finite probabilities; its settings ({self.summary()}) or "
+                "weights are out of any range"
+            )
+        return found
 
     def quantiles(self, probabilities: Floats) -> dict[float, Floats]:
         """Level -> (n,) tokens of (n, K) bin probabilities, at the levels of the estimates table.
@@ -162,7 +175,7 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
 
     @classmethod
     def _from_pretrained(
-        cls, *, model_id: str, map_location: str = "cpu", strict: bool = True, **options: Any
+        cls, *, model_id: str, map_location: str = "cpu", **options: Any
     ) -> "LengthPredictor":
         """Safetensors only: the library's own would fall back to a pickle, and prints on standard output."""
         hub = {
@@ -180,8 +193,13 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
                 raise InputError(
                     f"{model_id!r} has no {WEIGHTS}; only safetensors are loaded, never pickled weights"
                 ) from error
-        loaded: LengthPredictor = cls._load_as_safetensor(cls(**options), file, map_location, strict)
-        return loaded
+        # Without memory of its own until the weights are there: settings may ask for any size.
+        with torch.device("meta"):
+            made = cls(**options)
+        weights = load_file(file, device=map_location)
+        _check_weights(made.state_dict(), weights)
+        made.load_state_dict(weights, assign=True)
+        return made.eval()
 
     def write(self, folder: Path) -> None:
         """`save_pretrained` into a new or empty folder, all or nothing."""
@@ -221,6 +239,12 @@ class LengthPredictor(nn.Module, PyTorchModelHubMixin, library_name="estp", lice
             raise InputError(
                 f"predictor {self.predictor!r} reads layer {missing[0]}, but {backbone.name!r} has the layers 0 to "
                 f"{depth}"
+            )
+        given, read = backbone.hidden_size * max(1, len(self.layers)), len(self.head.mean)
+        if given != read:
+            raise InputError(
+                f"predictor {self.predictor!r} has a head for {read} features, but its settings read {given} of "
+                f"{backbone.name!r}"
             )
 
     def check_estimates(self, estimates: Estimates) -> None:
@@ -281,13 +305,11 @@ def load_predictor(source: str | Path) -> LengthPredictor:
         _check_folder(Path(source))
     try:
         loaded: LengthPredictor = LengthPredictor.from_pretrained(str(source))
-    except (OSError, TypeError, KeyError, RuntimeError, ValueError, SafetensorError) as error:
-        if isinstance(error, InputError):
-            raise
-        # What torch says of shapes that do not match takes several lines, and a KeyError only names the key.
-        reason = f"no {error} is given" if isinstance(error, KeyError) else " ".join(str(error).split())
-        raise InputError(f"cannot load a predictor from {str(source)!r}: {reason}") from error
-    return loaded.eval()
+    except (OSError, TypeError, RuntimeError, ValueError, SafetensorError) as error:
+        raise InputError(
+            f"cannot load a predictor from {str(source)!r}: {' '.join(str(error).split())}"
+        ) from error
+    return loaded
 
 
 def _check_folder(folder: Path) -> None:
@@ -305,10 +327,25 @@ def _check_folder(folder: Path) -> None:
             )
     try:
         config = json.loads((folder / "config.json").read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{folder / 'config.json'} is not JSON: {error}") from error
     if not isinstance(config, dict):
         raise InputError(f"{folder / 'config.json'} holds no settings, but {type(config).__name__}")
+
+
+def _check_weights(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+    """Refuse weights that the settings do not ask for, and such as no training leaves: InputError naming one."""
+    for name in sorted({*wanted, *found}):
+        if name not in wanted or name not in found:
+            raise InputError(f"{WEIGHTS} {'lacks' if name in wanted else 'has an unknown'} tensor {name!r}")
+        kinds = [
+            f"{list(one.shape)} {str(one.dtype).removeprefix('torch.')}"
+            for one in (found[name], wanted[name])
+        ]
+        if kinds[0] != kinds[1]:
+            raise InputError(f"{name} is {kinds[0]} in {WEIGHTS}, but the settings ask for {kinds[1]}")
+        if not found[name].isfinite().all():
+            raise InputError(f"{name} holds values that are not finite")
 
 
 def as_estimates(checkpoint: LengthPredictor, request_id: Any, probabilities: Floats) -> Estimates:

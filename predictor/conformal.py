@@ -21,7 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.head import Floats
+from predictor.stored import items, named, number, shown, whole
 from traces.errors import InputError
+from traces.estimates import QUANTILES
 
 LOW, HIGH = 0.05, 0.95
 
@@ -57,7 +59,19 @@ class Correction:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Correction":
-        return cls({float(q): float(c) for q, c in stored["shifts"]}, int(stored["prompts"]))
+        """Raises InputError for what `to_json` does not give."""
+        shifts, prompts = named(stored, "conformal", "shifts", "prompts")
+        found = {}
+        for pair in items(shifts, "conformal.shifts"):
+            if len(items(pair, "a shift")) != 2:
+                raise InputError(f"a shift must be a level and its width, not {shown(pair)}")
+            level, shift = (number(value, "conformal.shifts") for value in pair)
+            if level not in QUANTILES or level in found:
+                raise InputError(
+                    f"conformal.shifts has the level {level:g}; each of {[*QUANTILES]} comes once at most"
+                )
+            found[level] = shift
+        return cls(found, whole(prompts, "conformal.prompts", 1))
 
 
 def calibrate(

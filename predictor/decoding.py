@@ -25,6 +25,7 @@ from predictor.features import fingerprint
 from predictor.layers import layer_inputs
 from predictor.rows import prompts_of, scenarios_of
 from predictor.signals import batches
+from predictor.stored import finished
 from traces import Trace
 from traces.errors import InputError
 from traces.files import atomic_path
@@ -103,7 +104,7 @@ def read_answer_states(
             if not file.exists():
                 with atomic_path(file) as temporary:
                     save_file(_read(backbone.model, [encoded[i] for i in shard], layer, every), temporary)
-            stored = load_file(file)
+            stored = finished(file, load_file)
             counts = [(len(encoded[i][1]) - 1) // every for i in shard]
             prompts.update(zip(shard, stored["prompt"], strict=True))
             states.update(zip(shard, stored["states"].split(counts), strict=True))

@@ -20,6 +20,7 @@ from tqdm import tqdm
 from predictor.backbone import Backbone, cache_folder
 from predictor.pooling import PoolingSettings, PositionTrend, pool
 from predictor.signals import Signals, iter_signals
+from predictor.stored import finished
 from traces.files import atomic_path
 
 SHARD_PROMPTS = 64
@@ -100,7 +101,7 @@ def read_signals(
                 rows = dict(iter_prompt_signals(backbone, batch))
                 with atomic_path(file) as temporary:
                     save_file(_pack([rows[k] for k in range(len(batch))]), temporary)
-            for i, signals in zip(shard, _unpack(load_file(file)), strict=True):
+            for i, signals in zip(shard, finished(file, _read), strict=True):
                 found[texts[i]] = signals
             bar.update(sum(len(encoded[i]) for i in shard))
     return [found[text] for text in prompts]
@@ -169,7 +170,8 @@ def _pack(rows: list[PromptSignals]) -> dict[str, Tensor]:
     }
 
 
-def _unpack(stored: dict[str, Tensor]) -> list[PromptSignals]:
+def _read(file: Path) -> list[PromptSignals]:
+    stored = load_file(file)
     lengths = stored["lengths"].tolist()
     window = int(stored["window"])
     parts = [stored[name].split(lengths) for name in ("hidden", "entropy", "received")]

@@ -24,6 +24,7 @@ from tqdm import tqdm
 from predictor.backbone import Backbone, cache_folder
 from predictor.features import SHARD_PROMPTS, batch_tokens, fingerprint
 from predictor.signals import batches
+from predictor.stored import finished
 from traces.errors import InputError
 from traces.files import atomic_path
 
@@ -90,7 +91,7 @@ def read_layers(
                 mean, last = prompt_layers(backbone.model, [encoded[i] for i in shard])
                 with atomic_path(file) as temporary:
                     save_file({"mean": mean.half(), "last": last.half()}, temporary)
-            parts.append(load_file(file))
+            parts.append(finished(file, load_file))
             bar.update(sum(len(encoded[i]) for i in shard))
     place = np.argsort(np.array(order))
     mean, last = (torch.cat([part[name] for part in parts])[place] for name in ("mean", "last"))

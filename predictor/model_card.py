@@ -7,6 +7,7 @@ import numpy as np
 
 from predictor.pooling import PoolingSettings
 from predictor.rows import prompt_ids, scenarios_of
+from predictor.stored import mapping, named, number, text
 from predictor.train import Split
 from traces import Trace
 
@@ -39,6 +40,38 @@ def data_facts(trace: Trace, split: Split) -> dict[str, Any]:
     if "censored" in trace.extra:
         facts["censored_share"] = float(np.mean(trace.extra["censored"].astype(bool)))
     return facts
+
+
+NUMBERS = (
+    "rows",
+    "prompts",
+    "training_rows",
+    "validation_rows",
+    "test_rows",
+    "mean_output_tokens",
+    "median_output_tokens",
+    "largest_output_tokens",
+)
+
+
+def check_facts(facts: Any) -> dict[str, Any]:
+    """Facts as `card` takes them, read back from JSON. Raises InputError naming what is otherwise."""
+    found = mapping(facts, "facts")
+    for key in ("train", "data", "test", "constant", "rows"):
+        mapping(found.get(key, {}), f"facts.{key}")
+    mapping(found.get("data", {}).get("rollout", {}), "facts.data.rollout")
+    for key in ("test", "constant"):
+        for measure, value in found.get(key, {}).items():
+            number(value, f"facts.{key}.{measure}")
+    if rows := found.get("rows"):
+        for key, value in zip(NUMBERS, named(rows, "facts.rows", *NUMBERS), strict=True):
+            number(value, f"facts.rows.{key}")
+        number(rows.get("censored_share", 0), "facts.rows.censored_share")
+        (scenarios,) = named(rows, "facts.rows", "scenarios")
+        for scenario, count in mapping(scenarios, "facts.rows.scenarios").items():
+            number(count, f"facts.rows.scenarios.{scenario}")
+    text(json.dumps(found, ensure_ascii=False), "facts")
+    return found
 
 
 def card(

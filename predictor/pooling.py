@@ -16,9 +16,8 @@ The paper leaves open how the attention received S and the entropy H are scaled 
 Everything works on one prompt and many settings at once: weights (G, N) @ hidden states (N, d) -> (G, d).
 """
 
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -26,6 +25,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from predictor.stored import items, named, number, whole
 from traces.errors import InputError
 
 Pooling = Literal["mean", "last", "max", "egtp", "semantic", "estp"]
@@ -54,11 +54,12 @@ class PoolingSettings:
         for name, kinds in (("pooling", Pooling), ("signal_scale", SignalScale)):
             if getattr(self, name) not in get_args(kinds):
                 raise InputError(f"{name} {getattr(self, name)!r} is not one of {', '.join(get_args(kinds))}")
-        for name in ("lambda1", "lambda2"):
-            if not np.isfinite(getattr(self, name)):
-                raise InputError(f"{name} must be a finite number, not {getattr(self, name)}")
-        if not (np.isfinite(self.alpha) and self.alpha > 0):
+        for name in ("lambda1", "lambda2", "alpha"):
+            number(getattr(self, name), name)
+        if not self.alpha > 0:
             raise InputError(f"alpha must be a positive number, not {self.alpha}")
+        if not isinstance(self.permuted, bool):
+            raise InputError(f"permuted must be true or false, not {self.permuted!r}")
         if self.permuted and self.pooling not in ("semantic", "estp"):
             raise InputError(f"permuted shuffles the attention received, which {self.pooling!r} does not use")
 
@@ -79,10 +80,12 @@ class PoolingSettings:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "PoolingSettings":
-        try:
-            return cls(**stored)
-        except TypeError as error:
-            raise InputError(f"not pooling settings: {json.dumps(stored)} ({error})") from error
+        """Raises InputError for what `to_json` does not give."""
+        names = [one.name for one in fields(cls)]
+        values = named(stored, "pooling", *names)
+        if unknown := [key for key in stored if key not in names]:
+            raise InputError(f"pooling has an unknown {unknown[0]!r}; it has {', '.join(names)}")
+        return cls(*values)
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,13 @@ class PositionTrend:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "PositionTrend":
-        return cls(tuple(stored["starts"]), tuple(stored["values"]), stored["window"])
+        """Raises InputError for what `to_json` does not give."""
+        starts, values, window = named(stored, "trend", "starts", "values", "window")
+        return cls(
+            tuple(whole(start, "trend.starts") for start in items(starts, "trend.starts")),
+            tuple(number(value, "trend.values") for value in items(values, "trend.values")),
+            None if window is None else whole(window, "trend.window", 1),
+        )
 
 
 def visible(received: ArrayLike | Tensor, window: int | None = None) -> Tensor:

@@ -15,6 +15,7 @@ from predictor.backbone import Backbone
 from predictor.checkpoint import LengthPredictor, as_estimates, differences
 from predictor.features import iter_prompt_signals
 from predictor.rows import prompts_of
+from predictor.stored import finished, job_of
 from traces import Estimates, Trace, write_estimates
 from traces.errors import InputError
 from traces.files import atomic_path
@@ -61,7 +62,7 @@ def predict(
             file = parts / f"{number:05d}.safetensors"
             tokens = sum(len(encoded[i]) for i in chunk)
             if file.exists():
-                found = load_file(file)
+                found = finished(file, load_file)
                 bar.update(tokens)
             else:
                 found = {name: np.empty((len(chunk), tables[name].shape[1])) for name in names}
@@ -87,12 +88,14 @@ def _same_job(file: Path, texts: list[str], predictors: Sequence[LengthPredictor
     prompts = hashlib.sha256(json.dumps(texts).encode()).hexdigest()
     want = {"prompts_sha256": prompts, "predictors": {p.predictor: p.identity() for p in predictors}}
     if file.exists():
-        found = json.loads(file.read_text())
+        found = job_of(file)
         # Both ways, so that a predictor that only one of them has is named too.
         unlike = differences(want, found) or differences(found, want)
         if unlike:
             raise InputError(
                 f"{file.parent} holds finished chunks of another job ({'; '.join(unlike)}); delete it to start anew"
             )
+    elif any(file.parent.glob("*.safetensors")):
+        raise InputError(f"{file.parent} holds finished chunks of an unknown job; delete it to start anew")
     with atomic_path(file) as temporary:
         temporary.write_text(json.dumps(want))

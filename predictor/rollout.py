@@ -22,6 +22,7 @@ import polars as pl
 from tqdm import tqdm
 
 from predictor.prompts import Prompt
+from predictor.stored import job_of
 from traces import Trace, write_trace
 from traces.errors import InputError
 from traces.files import atomic_path
@@ -181,7 +182,7 @@ def _part(folder: Path, k: int) -> Path:
 def _same_job(file: Path, prompts: list[Prompt], settings: RolloutSettings) -> None:
     want = {**dataclasses.asdict(settings), "prompts": digest(prompts)}
     if file.exists():
-        have = json.loads(file.read_text())
+        have = job_of(file)
         wrong = sorted(k for k in want if have.get(k) != want[k])
         if wrong:
             raise InputError(

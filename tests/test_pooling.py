@@ -226,15 +226,15 @@ def test_half_precision_states_are_pooled_in_float32() -> None:
         ({"pooling": "esp"}, "pooling 'esp' is not one of mean, last"),
         ({"signal_scale": "raw"}, "signal_scale 'raw' is not one of paper"),
         ({"alpha": 0.0}, "alpha must be a positive number, not 0.0"),
-        ({"alpha": math.inf}, "alpha must be a positive number"),
-        ({"lambda1": math.nan}, "lambda1 must be a finite number, not nan"),
+        ({"alpha": math.inf}, "alpha must be a finite number, not Infinity"),
+        ({"lambda1": math.nan}, "lambda1 must be a finite number, not NaN"),
         ({"pooling": "egtp", "permuted": True}, "which 'egtp' does not use"),
-        ({"lambda3": 1}, "not pooling settings"),
+        ({"lambda3": 1}, "pooling has an unknown 'lambda3'"),
     ],
 )
 def test_bad_settings_are_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        PoolingSettings.from_json(values)
+        PoolingSettings.from_json({**PoolingSettings().to_json(), **values})
 
 
 def test_what_is_missing_is_named() -> None:

@@ -87,8 +87,39 @@ def test_the_chunks_of_another_job_are_not_taken(
 ) -> None:
     parts = tmp_path / "out.parquet.parts"
     parts.mkdir()
-    (parts / "job.json").write_text(json.dumps({"prompts_sha256": "0" * 64, "predictors": {}}))
-    assert main([job[0], job[1], str(tmp_path / "out.parquet"), *job[2:]]) == 2
-    error = capsys.readouterr().err
-    assert "holds finished chunks of another job (prompts_sha256 is 000" in error
-    assert "delete it to start anew" in error
+    for content, sentence in (
+        (json.dumps({"prompts_sha256": "0" * 64, "predictors": {}}), "another job (prompts_sha256 is 000"),
+        ("[]", "job.json is damaged (it must hold named values, not [])"),
+        ("{", "job.json is damaged"),
+    ):
+        (parts / "job.json").write_text(content)
+        assert main([job[0], job[1], str(tmp_path / "out.parquet"), *job[2:]]) == 2
+        error = capsys.readouterr().err
+        assert sentence in error
+        assert "to start anew" in error
+
+
+def test_a_damaged_chunk_is_named(job: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.parquet"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "predictor.predict.write_estimates", interrupted
+        )  # all chunks are there, the table is not
+        assert main([job[0], job[1], str(out), *job[2:]]) == 130
+    chunk = tmp_path / "out.parquet.parts" / "00001.safetensors"
+    chunk.write_bytes(chunk.read_bytes()[:-9])
+    assert main([job[0], job[1], str(out), *job[2:]]) == 2
+    assert "00001.safetensors is damaged" in capsys.readouterr().err
+    chunk.unlink()
+    job_file = chunk.with_name("job.json")
+    told = job_file.read_bytes()
+    job_file.unlink()
+    assert main([job[0], job[1], str(out), *job[2:]]) == 2
+    assert "holds finished chunks of an unknown job" in capsys.readouterr().err
+    job_file.write_bytes(told)
+    assert main([job[0], job[1], str(out), *job[2:]]) == 0
+    assert out.exists()
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
