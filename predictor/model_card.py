@@ -70,6 +70,9 @@ def check_facts(facts: Any) -> dict[str, Any]:
         (scenarios,) = named(rows, "facts.rows", "scenarios")
         for scenario, count in mapping(scenarios, "facts.rows.scenarios").items():
             number(count, f"facts.rows.scenarios.{scenario}")
+    if "conformal" in found:
+        (prompts,) = named(found["conformal"], "facts.conformal", "prompts")
+        number(prompts, "facts.conformal.prompts")
     text(json.dumps(found, ensure_ascii=False), "facts")
     return found
 
@@ -140,6 +143,11 @@ def _settings(
         f"* pooling: {shown}",
         f"* head: {len(edges) - 1} length bins from {edges[0]:g} to {edges[-1]:g} tokens",
     ]
+    if "conformal" in facts:
+        prompts = facts["conformal"]["prompts"]
+        lines.append(
+            f"* quantiles: with a split-conformal correction from {prompts} of the prompts chosen on"
+        )
     if "train" in facts:
         lines.append(
             "* training: " + ", ".join(f"{key} {value}" for key, value in sorted(facts["train"].items()))

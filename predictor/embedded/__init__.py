@@ -1,7 +1,8 @@
 """What comes with the package: real answers of the embedded LLM, and predictors trained on part of them.
 
 `rollout.parquet`: the answers (`estp prompts`, then `estp rollout`). `estp/`, `egtp/`: predictors trained on
-the training part of split seed 0 (`estp train`); `TEST_SEED` names that split, whose test part no head saw.
+the training part of split seed 0, by `estp train embedded estp --pooling estp --device cpu --dtype float32` and the
+same for egtp; `TEST_SEED` names that split, whose test part no head saw.
 """
 
 from importlib.resources import files
