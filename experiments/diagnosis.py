@@ -11,7 +11,17 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from experiments.style import BLUE, GREY, ORANGE, new_figure, plot_style, save_figure
+from experiments.style import (
+    BLUE,
+    DASHED,
+    DOTTED,
+    GREY,
+    ORANGE,
+    log_axis,
+    new_figure,
+    plot_style,
+    save_figure,
+)
 from predictor.backbone import Backbone
 from predictor.checkpoint import LengthPredictor
 from predictor.diagnostics import (
@@ -167,7 +177,7 @@ def as_json(one: Diagnosis, **facts: Any) -> dict[str, Any]:
 def draw(one: Diagnosis, predictor: str, folder: Path) -> list[Path]:
     """`diagnosis.png` and `.svg`: shares by kind of token, and by place in the prompt."""
     with plot_style():
-        figure, (left, right) = new_figure(2, width=2.0)
+        figure, (above, below) = new_figure(rows=2, height=2.1)
         rows = np.arange(len(one.kinds))
         series = (
             ("tokens", "tokens", GREY),
@@ -175,28 +185,24 @@ def draw(one: Diagnosis, predictor: str, folder: Path) -> list[Path]:
             ("weight", predictor, BLUE),
         )
         for k, (key, title, colour) in enumerate(series):
-            shares = [100 * row[key] for row in one.kinds.values()]
-            left.barh(rows + (k - 1) * 0.27, shares, 0.27, color=colour, label=title)
-        left.set(yticks=rows, yticklabels=list(one.kinds), xlabel="share, %")
-        left.invert_yaxis()
-        left.grid(axis="y", visible=False)
+            of_kind = [100 * row[key] for row in one.kinds.values()]
+            above.barh(rows + (k - 1) * 0.27, of_kind, 0.27, color=colour, label=title)
+        above.set(yticks=rows, yticklabels=list(one.kinds), xlabel="share (%)")
+        above.invert_yaxis()
+        above.grid(axis="y", visible=False)
         # A place of its own: looking for the best one can take long, and then matplotlib warns.
-        left.legend(loc="lower right")
-        tenths = np.arange(len(one.positions["attention"])) + 0.5
-        for key, title, colour, dash in (
-            ("uniform", "attention, if uniform", GREY, ":"),
-            ("attention", "attention received", ORANGE, "-"),
-            ("weight", predictor, BLUE, "--"),
+        above.legend(loc="lower right")
+        tenths = 10 * (np.arange(len(one.positions["attention"])) + 0.5)
+        drawn = []
+        for key, title, colour, dash, marker in (
+            ("uniform", "attention, if uniform", GREY, DOTTED, "s"),
+            ("attention", "attention received", ORANGE, "-", "o"),
+            ("weight", predictor, BLUE, DASHED, "^"),
         ):
-            right.plot(
-                tenths * 10,
-                100 * np.array(one.positions[key]),
-                dash,
-                color=colour,
-                marker="o",
-                ms=3,
-                label=title,
-            )
-        right.set(xlabel="place in the prompt, %", ylabel="share, %", xlim=(0, 100), yscale="log")
-        right.legend(loc="upper center")
+            shares = 100 * np.array(one.positions[key])
+            drawn.append(shares)
+            below.plot(tenths, shares, linestyle=dash, color=colour, marker=marker, label=title)
+        log_axis(below, "y", float(np.min(drawn)), float(np.max(drawn)))
+        below.set(xlabel="place in the prompt (%)", ylabel="share (%)", xlim=(0, 100))
+        below.legend(loc="upper center")
         return save_figure(figure, folder, "diagnosis")

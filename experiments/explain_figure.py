@@ -12,16 +12,18 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.patches import Rectangle
 
-from experiments.style import BLUE, GREY, PNG_DPI, VERMILION, plot_style
+from experiments.style import BLUE, DASHED, GREY, PAGE_WIDTH_IN, PNG_DPI, VERMILION, plot_style
 from experiments.visible import visible
 from predictor.explain import Explanation, Measure, measures
 from traces.files import atomic_path
 
-COLUMNS = 110
 MOST_TOKENS = 240
-FONT = FontProperties(family="DejaVu Sans Mono", size=6.5)
-CELL_IN = 0.602 * 6.5 / 72  # the advance of that font
-LINE_IN = 0.16
+FONT_SIZE = 7
+FONT = FontProperties(family="DejaVu Sans Mono", size=FONT_SIZE)
+CELL_IN = 0.602 * FONT_SIZE / 72  # the advance of that font
+# A line of text needs the width of both columns of a page.
+COLUMNS = int((PAGE_WIDTH_IN - 0.2) / CELL_IN)
+LINE_IN = 0.17
 TITLE_IN = 0.3
 BARS_IN = 1.7
 RTL = ("R", "AL")
@@ -33,29 +35,34 @@ def draw(one: Explanation, path: Path) -> None:
     Raises:
         InputError: the file cannot be written.
     """
-    with plot_style():
-        shown = measures(one)
-        rows = _layout([label for label, _ in _cells(one, shown[0])])
-        panel_in = TITLE_IN + LINE_IN * (1 + max(row for row, _ in rows))
-        height = BARS_IN + panel_in * len(shown) + 0.1
-        figure = Figure(figsize=(COLUMNS * CELL_IN + 0.2, height))
-        figure.set_layout_engine("none")
-        FigureCanvasAgg(figure)
-        top = height - 0.05
-        for measure in shown:
-            axes = figure.add_axes(_box(top - TITLE_IN, panel_in - TITLE_IN, figure))
-            _tokens(axes, measure, _cells(one, measure), rows)
-            top -= panel_in
-        _bars(figure.add_axes(_box(top - 0.35, BARS_IN - 0.8, figure, left_in=0.5)), one)
-        with atomic_path(path) as temporary:
-            figure.savefig(temporary, format="png", dpi=PNG_DPI, metadata={"Software": None})
+    with plot_style(), atomic_path(path) as temporary:
+        explained(one).savefig(temporary, format="png", dpi=PNG_DPI, metadata={"Software": None})
+
+
+def explained(one: Explanation) -> Figure:
+    """The figure; called within `experiments.style.plot_style`."""
+    shown = measures(one)
+    rows = _layout([label for label, _ in _cells(one, shown[0])])
+    panel_in = TITLE_IN + LINE_IN * (1 + max(row for row, _ in rows))
+    height = BARS_IN + panel_in * len(shown) + 0.1
+    figure = Figure(figsize=(PAGE_WIDTH_IN, height))
+    figure.set_layout_engine("none")
+    FigureCanvasAgg(figure)
+    top = height - 0.05
+    for measure in shown:
+        axes = figure.add_axes(_box(top - TITLE_IN, panel_in - TITLE_IN, figure))
+        _tokens(axes, measure, _cells(one, measure), rows)
+        top -= panel_in
+    _bars(figure.add_axes(_box(top - 0.35, BARS_IN - 0.8, figure, left_in=0.5)), one)
+    return figure
 
 
 def _box(
     top_in: float, height_in: float, figure: Figure, left_in: float = 0.1
 ) -> tuple[float, float, float, float]:
     width, height = figure.get_size_inches()
-    return left_in / width, (top_in - height_in) / height, 1 - (left_in + 0.1) / width, height_in / height
+    right_in = COLUMNS * CELL_IN + 0.1
+    return left_in / width, (top_in - height_in) / height, (right_in - left_in) / width, height_in / height
 
 
 def _cells(one: Explanation, measure: Measure) -> list[tuple[str, float | None]]:
@@ -127,12 +134,12 @@ def _bars(axes: Any, one: Explanation) -> None:
         one.edges[:-1], one.probabilities * 100, widths, align="edge", color=BLUE, edgecolor="white", lw=0.5
     )
     at = one.quantiles
-    axes.axvline(one.mean, color=VERMILION, lw=1.2, label=f"mean {one.mean:.0f}")
+    axes.axvline(one.mean, color=VERMILION, lw=1.2, label=f"mean {one.mean:.0f} tokens")
     if 0.5 in at:
-        axes.axvline(at[0.5], color="black", lw=1.2, ls=":", label=f"median {at[0.5]:.0f}")
+        axes.axvline(at[0.5], color="black", lw=1.2, ls=DASHED, label=f"median {at[0.5]:.0f}")
     if 0.05 in at and 0.95 in at:
         label = f"90% from {at[0.05]:.0f} to {at[0.95]:.0f}" + (", conformal" if one.conformal else "")
         axes.axvspan(at[0.05], at[0.95], color=GREY, alpha=0.15, lw=0, zorder=0, label=label)
-    axes.set(xlabel=f"length of {one.backbone}'s answer, tokens ({one.predictor})", ylabel="share, %")
+    axes.set(xlabel=f"length of {one.backbone}'s answer, by {one.predictor} (tokens)", ylabel="share (%)")
     axes.set_xlim(one.edges[0], one.edges[-1])
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0.2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from textwrap import fill
 from typing import Any
 
 import matplotlib
@@ -11,16 +12,20 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
 from experiments.labels import labels
 from experiments.stats import Interval, t_interval
-from experiments.style import colours, dashes, markers, new_figure
+from experiments.style import DASHES, Look, log_axis, looks, new_figure
 
 Floats = NDArray[np.float64]
 CURVE_POINTS = 400
 TIME_BINS = 100
+# So many markers a line of many points has.
+MARKERS_A_LINE = 6
+# Letters that a line has room for beside bars, and in a legend.
+BESIDE, ABOVE = 18, 48
 # Below this many points a cloud of dots shows each; above it, dots hide how many there are.
 DOTS = 400
 # From this ratio on, a linear axis shows nothing but its largest value.
@@ -78,36 +83,32 @@ def jct_cdf(jct_s: Mapping[str, Floats]) -> Figure:
         jct_s: policy -> (n,) seconds, all replications together.
     """
     figure, (axes,) = new_figure()
-    tint, dash, called = colours(list(jct_s)), dashes(list(jct_s)), labels(list(jct_s))
     levels = np.linspace(0, 1, CURVE_POINTS)
-    for policy, values in jct_s.items():
-        if len(values):
-            points = np.quantile(values, levels)
-            axes.plot(points, levels, label=called[policy], color=tint[policy], linestyle=dash[policy])
+    curves = {policy: np.quantile(values, levels) for policy, values in jct_s.items() if len(values)}
+    handles = _lines(axes, {policy: (points, levels) for policy, points in curves.items()})
     positive = np.concatenate(list(jct_s.values())) if jct_s else np.empty(0)
     if len(positive) and positive.min() > 0 and positive.max() / positive.min() >= LOG_FROM:
-        _log_axis(axes, "x", float(positive.min()), float(positive.max()))
+        log_axis(axes, "x", float(positive.min()), float(positive.max()))
     axes.set_xlabel("job completion time (s)")
     axes.set_ylabel("share of requests completed")
     axes.set_ylim(0, 1.01)
-    _legend(figure, list(jct_s))
+    _legend(figure, handles)
     return figure
 
 
 def bars(panels: list[Bars]) -> Figure:
     """Panels side by side, one bar a policy, with its value and 95% interval."""
     policies = list(panels[0].values)
-    height = 0.42 + 0.105 * len(policies)
-    figure, all_axes = new_figure(
-        len(panels), width=1.0 if len(panels) < 3 else 1.5, height=height, sharey=True
-    )
-    tint, called = colours(policies), labels(policies)
+    look = looks(policies)
+    called = {policy: fill(text, BESIDE) for policy, text in labels(policies).items()}
+    lines = max(2, *(text.count("\n") + 1 for text in called.values()))
+    figure, all_axes = new_figure(len(panels), height=0.45 + 0.053 * lines * len(policies), sharey=True)
     places = np.arange(len(policies))[::-1]
     for axes, panel in zip(all_axes, panels, strict=True):
         means = np.array([panel.values[policy].mean for policy in policies])
         halves = np.array([panel.values[policy].half_width for policy in policies])
         shown = np.nan_to_num(means)
-        axes.barh(places, shown, color=[tint[policy] for policy in policies], height=0.66)
+        axes.barh(places, shown, color=[look[policy].colour for policy in policies], height=0.66)
         known = np.isfinite(halves) & (halves > 0)
         axes.errorbar(
             shown[known],
@@ -118,13 +119,17 @@ def bars(panels: list[Bars]) -> Figure:
             elinewidth=0.9,
             capsize=2,
         )
-        top = float(np.max(shown + np.nan_to_num(halves), initial=0.0)) or 1.0
-        for place, mean, half in zip(places, means, np.nan_to_num(halves), strict=True):
+        wide = np.nan_to_num(halves)
+        low, high = float(np.min(shown - wide, initial=0.0)), float(np.max(shown + wide, initial=0.0))
+        span = high - low or 1.0
+        for place, mean, half in zip(places, means, wide, strict=True):
             text = "none" if np.isnan(mean) else (f"{mean:,.0f}" if mean >= 1000 else f"{mean:.3g}")
-            axes.text(np.nan_to_num(mean) + half + 0.03 * top, place, text, va="center", fontsize=7)
-        axes.set_xlim(0, 1.3 * top)
-        axes.set_xlabel(f"{panel.title}\n({panel.better} is better)" if panel.better else panel.title)
-        axes.set_yticks(places, [called[policy].replace(" (", "\n(") for policy in policies])
+            end = max(np.nan_to_num(mean) + half, 0.0)
+            axes.text(end + 0.03 * span, place, text, va="center", fontsize=7)
+        axes.set_xlim(low, high + 0.35 * span)
+        title = panel.title if len(panel.title) < BESIDE else panel.title.replace(" (", "\n(")
+        axes.set_xlabel(f"{title}\n({panel.better} is better)" if panel.better else title)
+        axes.set_yticks(places, [called[policy] for policy in policies])
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
         axes.locator_params(axis="x", nbins=4)
@@ -183,16 +188,16 @@ def curves(panels: Sequence[Curves], rows: int = 1) -> Figure:
         sharey="row" if alike_y else False,
     )
     names = list(dict.fromkeys(name for p in panels for name in (*p.lines, *p.levels, *p.points)))
-    look = {"color": colours(names), "linestyle": dashes(names), "marker": markers(names)}
+    look = looks(names)
     handles: dict[str, Any] = {}
     for i, (axes, panel) in enumerate(zip(grid, panels, strict=True)):
         _draw(axes, panel, look, handles)
         if "x" in panel.log:
-            _log_axis(axes, "x", min(panel.x), max(panel.x))
+            log_axis(axes, "x", min(panel.x), max(panel.x))
         drawn = [v.mean for values in panel.lines.values() for v in values]
         # What spans little is read more easily off an even axis.
         if "y" in panel.log and max(drawn) >= LOG_Y_FROM * min(drawn) > 0:
-            _log_axis(axes, "y", min(drawn), max(drawn))
+            log_axis(axes, "y", min(drawn), max(drawn))
         if panel.x_ticks is not None:
             axes.set_xticks(list(panel.x_ticks), list(panel.x_ticks.values()))
             axes.xaxis.set_minor_locator(NullLocator())
@@ -202,39 +207,29 @@ def curves(panels: Sequence[Curves], rows: int = 1) -> Figure:
             axes.set_ylabel(panel.y_label)
     if one_x:
         figure.supxlabel(panels[0].x_label, fontsize=matplotlib.rcParams["axes.labelsize"])
-    _legend(figure, names, [handles[name] for name in names])
+    _legend(figure, {name: handles[name] for name in names})
     return figure
 
 
-def _draw(axes: Axes, panel: Curves, look: Mapping[str, Mapping[str, Any]], handles: dict[str, Any]) -> None:
+def _draw(axes: Axes, panel: Curves, look: Mapping[str, Look], handles: dict[str, Any]) -> None:
     """What a panel shows; the first drawing of each name goes to ``handles``."""
-
-    def style(name: str, *keys: str) -> Any:
-        return {key: look[key][name] for key in ("color", *keys)}
-
     for name, level in panel.levels.items():
-        line = axes.axhline(level.mean, linewidth=1.0, **style(name, "linestyle"))
+        line = axes.axhline(level.mean, linewidth=1.0, color=look[name].colour, linestyle=look[name].dash)
         handles.setdefault(name, line)
         if level.half_width > 0:
-            axes.axhspan(level.low, level.high, alpha=0.13, linewidth=0, **style(name))
+            axes.axhspan(level.low, level.high, alpha=0.13, linewidth=0, color=look[name].colour)
     for name, values in panel.lines.items():
         mean, half = (np.array([getattr(value, key) for value in values]) for key in ("mean", "half_width"))
-        (line,) = axes.plot(panel.x, mean, markersize=3, linewidth=1.1, **style(name, "linestyle", "marker"))
+        (line,) = axes.plot(panel.x, mean, linewidth=1.1, **look[name].line)
         handles.setdefault(name, line)
-        axes.fill_between(panel.x, mean - half, mean + half, alpha=0.15, linewidth=0, **style(name))
+        colour = look[name].colour
+        axes.fill_between(panel.x, mean - half, mean + half, alpha=0.15, linewidth=0, color=colour)
     for name, x in panel.marks.items():
-        axes.axvline(x, linewidth=0.8, **style(name, "linestyle"))
+        axes.axvline(x, linewidth=0.8, color=look[name].colour, linestyle=look[name].dash)
     for name, (x, value) in panel.points.items():
         half_width = value.half_width if value.half_width > 0 else None
-        keys: Any = {
-            "markersize": 4,
-            "linestyle": "none",
-            "elinewidth": 0.8,
-            "zorder": 3,
-            "markeredgewidth": 0,
-        }
-        drawn = axes.errorbar(x, value.mean, half_width, **keys, **style(name, "marker"))
-        handles.setdefault(name, drawn)
+        keys: Any = {"markersize": 4, "linestyle": "none", "elinewidth": 0.8, "zorder": 3}
+        handles.setdefault(name, axes.errorbar(x, value.mean, half_width, **keys, **look[name].point))
 
 
 def predicted_against_true(
@@ -248,44 +243,47 @@ def predicted_against_true(
         errors: predictor -> mean absolute error, tokens, for the title.
     """
     names = list(predictions)
-    figure, all_axes = new_figure(
-        len(names), width=max(1.0, 0.62 * len(names)), height=0.95, sharex=True, sharey=True
-    )
-    tint = colours(names)
-    low = max(1.0, float(true_tokens.min()))
-    high = float(true_tokens.max())
-    for name in names:
-        inside = predictions[name][predictions[name] > 0]
-        low = min(low, float(inside.min(initial=low)))
-        high = max(high, float(inside.max(initial=high)))
-    low, high = max(low, 0.5) * 0.9, high * 1.1
+    columns = min(2, len(names))
+    rows = -(-len(names) // columns)
+    height = (1.0 if columns == 1 else 0.64) * rows + 0.1
+    # The key of the shades stands above.
+    height += 0.2 * (len(true_tokens) > DOTS)
+    figure, cells = new_figure(columns, rows=rows, height=height)
+    shown, look = cells[: len(names)], looks(names)
+    for empty in cells[len(names) :]:
+        empty.set_axis_off()
+    every = np.concatenate([true_tokens, *predictions.values()]).astype(np.float64)
+    high = 1.1 * float(every.max(initial=1.0))
+    low = 0.9 * max(0.5, float(every[every > 0].min(initial=high)))
     clouds = []
-    for axes, name in zip(all_axes, names, strict=True):
+    for i, (axes, name) in enumerate(zip(shown, names, strict=True)):
         estimate = np.maximum(predictions[name], low)
         if len(true_tokens) <= DOTS:
-            axes.scatter(true_tokens, estimate, s=5, alpha=0.6, color=tint[name], linewidths=0)
+            axes.scatter(true_tokens, estimate, s=5, alpha=0.6, color=look[name].colour, linewidths=0)
         else:
             extent = (np.log10(low), np.log10(high)) * 2
-            cells: Any = {"gridsize": 32, "mincnt": 1, "xscale": "log", "yscale": "log", "linewidths": 0.1}
-            clouds.append(axes.hexbin(true_tokens, estimate, extent=extent, cmap="viridis_r", **cells))
-        axes.plot([low, high], [low, high], color="black", linewidth=0.8, linestyle=(0, (4, 2)))
+            hexagons: Any = {"gridsize": 32, "mincnt": 1, "xscale": "log", "yscale": "log", "linewidths": 0.1}
+            clouds.append(axes.hexbin(true_tokens, estimate, extent=extent, cmap="viridis_r", **hexagons))
+        axes.plot([low, high], [low, high], color="black", linewidth=0.8, linestyle=DASHES[1])
         for which in ("x", "y"):
-            _log_axis(axes, which, low, high)
+            log_axis(axes, which, low, high, most=4)
         axes.set_xlim(low, high)
         axes.set_ylim(low, high)
-        axes.set_aspect("equal")
-        axes.set_title(f"{name}: MAE {errors[name]:.4g} tokens")
-        axes.set_xlabel("real output (tokens)")
-    all_axes[0].set_ylabel("estimated output (tokens)")
+        axes.set_title(f"{name}:\nMAE {errors[name]:.4g} tokens")
+        axes.tick_params(labelbottom=i + columns >= len(names), labelleft=i % columns == 0)
+        if i + columns >= len(names):
+            axes.set_xlabel("real (tokens)")
+        if i % columns == 0:
+            axes.set_ylabel("estimated (tokens)")
     if clouds:
         # One scale for all panels, so that their shades compare.
         norm = LogNorm(1, max(2.0, *(float(cloud.get_array().max()) for cloud in clouds)))
         for cloud in clouds:
             cloud.set_norm(norm)
-        key = figure.colorbar(clouds[-1], ax=list(all_axes), label="requests in a cell", shrink=0.8)
+        key = figure.colorbar(clouds[-1], ax=list(shown), label="requests in a cell", location="top")
         key.outline.set_visible(False)
         key.formatter = FuncFormatter(lambda value, _: f"{value:g}")
-        key.ax.yaxis.set_minor_formatter(NullFormatter())
+        key.ax.xaxis.set_minor_formatter(NullFormatter())
     return figure
 
 
@@ -297,20 +295,17 @@ def queue_length(arrival_s: Mapping[str, Floats], scheduled_s: Mapping[str, Floa
     """
     figure, (axes,) = new_figure()
     policies = list(arrival_s)
-    tint, called = colours(policies), labels(policies)
     last = [np.nanmax(np.concatenate([arrival_s[p], scheduled_s[p]]), initial=0.0) for p in policies]
     edges = np.linspace(0, max([*last, 1e-9]), TIME_BINS + 1)
-    peak = 0.0
-    for policy in policies:
-        waiting = mean_waiting(arrival_s[policy], scheduled_s[policy], edges)
-        peak = max(peak, float(waiting.max()))
-        # Solid: dashes are lost in a jagged line.
-        axes.stairs(waiting, edges, baseline=None, label=called[policy], color=tint[policy], linewidth=1.0)
+    middles = (edges[1:] + edges[:-1]) / 2
+    waiting = {policy: mean_waiting(arrival_s[policy], scheduled_s[policy], edges) for policy in policies}
+    handles = _lines(axes, {policy: (middles, values) for policy, values in waiting.items()})
+    peak = max((float(values.max()) for values in waiting.values()), default=0.0)
     axes.set_xlabel("time (s)")
     axes.set_ylabel("requests waiting")
     axes.set_xlim(0, edges[-1])
     axes.set_ylim(0, max(1.0, peak * 1.05))
-    _legend(figure, policies)
+    _legend(figure, handles)
     return figure
 
 
@@ -329,25 +324,24 @@ def mean_waiting(arrival_s: Floats, scheduled_s: Floats, edges: Floats) -> Float
     return np.maximum(area / np.diff(edges), 0.0)
 
 
-def _legend(figure: Figure, policies: list[str], handles: list[Any] | None = None) -> None:
+def _lines(axes: Axes, lines: Mapping[str, tuple[Floats, Floats]]) -> dict[str, Any]:
+    """Draw lines of many points, with a few markers each, beside those of the others; their handles by name."""
+    look, called = looks(list(lines)), labels(list(lines))
+    handles: dict[str, Any] = {}
+    for i, (name, (x, y)) in enumerate(lines.items()):
+        step = max(1, len(x) // MARKERS_A_LINE)
+        start = step * (i + 1) // (len(lines) + 1)
+        keys: Any = {"linewidth": 1.0, "label": called[name], "markevery": (start, step), **look[name].line}
+        (handles[name],) = axes.plot(x, y, **keys)
+    return handles
+
+
+def _legend(figure: Figure, handles: Mapping[str, Any]) -> None:
     """Above the axes, where it hides no line; the figure grows by the rows that it takes."""
-    called = labels(policies)
-    longest = max((len(text) for text in called.values()), default=1)
-    across = max(1, min(len(policies), 58 // (longest + 6)))
-    if handles is None:
-        figure.legend(loc="outside upper center", ncols=across)
-    else:
-        names = [called[policy] for policy in policies]
-        figure.legend(handles, names, loc="outside upper center", ncols=across, columnspacing=1.2)
-    rows = -(-len(policies) // across)
+    called = [fill(text, ABOVE) for text in labels(list(handles)).values()]
+    longest = max((len(line) for text in called for line in text.split("\n")), default=1)
+    across = max(1, min(len(called), 58 // (longest + 8)))
+    figure.legend(list(handles.values()), called, loc="outside upper center", ncols=across)
+    lines = max((text.count("\n") + 1 for text in called), default=1)
+    rows = -(-len(called) // across) * lines
     figure.set_figheight(figure.get_figheight() + 0.13 * (rows - 1))
-
-
-def _log_axis(axes: Axes, which: str, low: float, high: float) -> None:
-    """A log axis whose ticks are plain numbers, with enough of them where it spans little."""
-    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    wanted = (1, 2, 5) if high / low < 50 else (1, 3) if high / low < 1000 else (1,)
-    axis.set_major_locator(LogLocator(base=10, subs=wanted, numticks=12))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())

@@ -23,12 +23,14 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import tokenizers  # noqa: E402
+from figure_check import check_legible  # noqa: E402
 from transformers import PreTrainedTokenizerFast  # noqa: E402
 
 from experiments.cli import main  # noqa: E402
-from experiments.explain_figure import draw  # noqa: E402
+from experiments.explain_figure import draw, explained  # noqa: E402
 from experiments.explain_html import page  # noqa: E402
 from experiments.explain_terminal import bar, distribution, render, weightiest, width  # noqa: E402
+from experiments.style import PAGE_WIDTH_IN, plot_style  # noqa: E402
 from experiments.visible import visible  # noqa: E402
 from predictor.backbone import Backbone, load_backbone  # noqa: E402
 from predictor.checkpoint import LengthPredictor  # noqa: E402
@@ -261,6 +263,13 @@ def test_the_page_is_self_contained_and_escaped() -> None:
     assert read.tokens == [visible(t) for t in tokens] * 3
     assert "prefers-color-scheme: dark" in text
     assert "About 30 tokens" in text
+
+
+def test_the_figure_is_legible_over_both_columns_of_a_page() -> None:
+    words = tuple(f" word{i}" + "\n" * (i % 40 == 39) for i in range(400))
+    for tokens in (("Hi",), words):
+        with plot_style():
+            check_legible(explained(invented(tokens)), PAGE_WIDTH_IN)
 
 
 def test_the_figure_is_drawn_whole_and_alike(tmp_path: Path) -> None:

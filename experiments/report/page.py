@@ -9,6 +9,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from experiments.style import DARK
+
 TEMPLATES = Path(__file__).parent
 # A table longer than this is cut: the files beside the report hold the whole.
 MOST_ROWS = 200
@@ -93,4 +95,6 @@ def render(page: Page) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    return environment.get_template("page.html").render(page=page)
+    # Matplotlib writes colours in small letters.
+    dark = {light.lower(): dark for light, dark in DARK.items()}
+    return environment.get_template("page.html").render(page=page, dark_colours=dark)

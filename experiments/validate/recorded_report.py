@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from experiments.style import BLUE, GREY, VERMILION, new_figure, plot_style, save_figure
+from experiments.style import BLUE, DASHED, GREY, VERMILION, new_figure, plot_style, save_figure
 from experiments.validate.figures import render
 from experiments.validate.recorded import Recording
 from experiments.validate.replay import Replay, figures, metrics, per_request
@@ -71,25 +72,33 @@ def _errors(recording: Recording, run: Replay) -> list[str]:
 
 
 def _plot_queue(recording: Recording, run: Replay, folder: Path) -> None:
-    figure, panels = new_figure(columns=2, width=2)
+    figure, panels = new_figure(rows=2, height=1.4, sharex=True)
     for axes, name in zip(panels, ("running", "waiting"), strict=True):
         axes.step(recording.series["t"], recording.series[name], color=GREY, where="post", label="recorded")
-        axes.plot(recording.series["t"], getattr(run, name), color=BLUE, label="simulated")
-        axes.set(xlabel="seconds", ylabel=f"requests {name}")
-        axes.legend()
+        axes.plot(recording.series["t"], getattr(run, name), color=BLUE, linestyle=DASHED, label="simulated")
+        axes.set_ylabel(f"{name} (requests)")
+    panels[-1].set_xlabel("time (s)")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     save_figure(figure, folder, "queue")
 
 
 def _plot_times(recording: Recording, run: Replay, folder: Path) -> None:
-    figure, panels = new_figure(columns=3, width=3)
+    figure, panels = new_figure(rows=3, height=2.6)
     real, simulated = metrics(recording, recording), metrics(recording, run)
     for axes, name in zip(panels, real, strict=True):
-        for rows, colour, label in ((run.judged, VERMILION, "judged"), (~run.judged, GREY, "fitted on")):
+        for rows, colour, marker, label in (
+            (run.judged, VERMILION, "o", "judged"),
+            (~run.judged, GREY, "x", "fitted on"),
+        ):
             if rows.any():
-                axes.plot(
-                    real[name][rows], simulated[name][rows], ".", color=colour, markersize=3, label=label
-                )
+                look: dict[str, Any] = {
+                    "color": colour,
+                    "marker": marker,
+                    "linestyle": "none",
+                    "markersize": 2,
+                }
+                axes.plot(real[name][rows], simulated[name][rows], label=label, **look)
         axes.axline((0, 0), slope=1, color="black", linewidth=0.6)
-        axes.set(xlabel=f"recorded {name}, s", ylabel=f"simulated {name}, s")
-        axes.legend()
+        axes.set(xlabel=f"recorded {name} (s)", ylabel=f"simulated {name} (s)")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     save_figure(figure, folder, "times")
