@@ -14,7 +14,7 @@ test: $(VENV)/.ready
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
 
-# Every figure of docs/findings.md and docs/ablation.md: two hours on two cores, all of it resumable.
+# Every figure of docs/findings.md and docs/ablation.md: two and a half hours on two cores, all of it resumable.
 EVALUATE := $(BIN)/estp evaluate --device cpu --dtype float32
 
 findings: $(VENV)/.ready
@@ -26,7 +26,7 @@ findings: $(VENV)/.ready
 	$(EVALUATE) --short-grids --methods constant scenario mean last egtp estp ridge-last last-two-layers \
 		--leave-one-scenario-out --learning-curve 0.1 0.25 0.5 --out out/protocols.json
 	$(BIN)/python tools/small_encoder.py out/small_encoder
-	$(EVALUATE) --short-grids --methods constant prompt-length ssjf-reg ssjf-mc ltr ltr-hidden last estp --seeds 3 \
+	$(EVALUATE) --short-grids --methods constant prompt-length ssjf-reg ssjf-mc ltr ltr-hidden last estp \
 		--encoder out/small_encoder --encoder-learning-rate 5e-4 --out out/encoders.json
 	$(BIN)/estp remaining --device cpu --dtype float32 --answers 600 --out out/remaining.json
 	$(BIN)/estp diagnose --device cpu --out out/diagnosis
