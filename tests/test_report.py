@@ -26,7 +26,7 @@ from sweeps import files
 from experiments.cli import main
 from experiments.compare import Comparison, Setup, Workload
 from experiments.plots import Curves
-from experiments.report import of_compare, of_sweep, svg, write_report
+from experiments.report import of_compare, of_stress, of_sweep, svg, write_report
 from experiments.report.sentences import findings
 from experiments.report_files import read_summary
 from experiments.stats import Interval
@@ -201,6 +201,38 @@ def test_the_yaml_of_a_sweep_is_its_plan(folder: Path) -> None:
     page = Parsed((folder / "swept/report.html").read_text()).text
     assert "8 cells failed, all under Bad" in page
     assert "Against fcfs, sjf's mean job completion time is, of 4 points," in page
+
+
+def test_plots_of_nothing_but_zeros_are_left_out_with_the_reason(folder: Path) -> None:
+    page = (folder / "swept/report.html").read_text()
+    assert "The padding ratio is 0 at 2 of 4 points, for continuous batching pads nothing" in page
+    drawn = [line for line in page.splitlines() if "<figcaption>padding ratio along" in line]
+    assert len(drawn) == 1
+    assert "batching=static" in drawn[0]
+
+
+def test_settings_of_a_question_are_a_table_and_no_json(folder: Path) -> None:
+    text = Parsed((folder / "asked/report.html").read_text()).text
+    assert "Of every question" in text
+    assert '{"a":' not in text
+    settings = {
+        "inputs": [{"path": "t.csv", "sha256": "ab"}],
+        "server": {"batching": "static", "release": None, "goodput": [], "partial": False},
+        "seeds": [0, 1],
+        "load": 0.9,
+    }
+    asked = {
+        name: {"settings": {**settings, "load": load}} for name, load in (("a", 0.9), ("b", 0.5), ("c", 0.9))
+    }
+    first, second = of_stress._settings(asked)
+    assert (first.caption, second.caption) == ("Of a, c", "Of b")
+    assert first.rows == [
+        ["t.csv", "SHA-256 ab"],
+        ["batching", "static"],
+        ["partial", "no"],
+        ["seeds", "0, 1"],
+        ["load", "0.9"],
+    ]
 
 
 def comparison_of(values: dict[str, list[float]]) -> Comparison:

@@ -57,22 +57,47 @@ def _section(folder: Path, name: str, content: Mapping[str, Any]) -> Section:
     pictures = [Picture("", svg.from_file(plot, content["question"]))] if plot.is_file() else []
     head = list(content["data"][0]) if content["data"] else []
     rows = [[_text(row[key]) for key in head] for row in content["data"]]
-    tables = [Table("What the plot shows", head, rows, texts=3)] if rows else []
+    called = ["± (95%)" if key == "half_width" else key for key in head]
+    tables = [Table("What the plot shows", called, rows, texts=3)] if rows else []
     return Section(content["question"], [content["sentence"]], pictures, tables)
 
 
 def _settings(asked: Mapping[str, Mapping[str, Any]]) -> list[Table]:
-    tables = []
-    seen: list[Any] = []
+    """A table for all questions that were asked with the same settings."""
+    groups: list[tuple[list[str], Mapping[str, Any]]] = []
     for name, content in asked.items():
-        if content["settings"] in seen:
-            continue
-        seen.append(content["settings"])
-        rows = [[key, json.dumps(value, ensure_ascii=False)] for key, value in content["settings"].items()]
-        tables.append(
-            Table(f"Of {name}, and of those that follow up to the next table", ["setting", "value"], rows, 2)
+        alike = next((names for names, settings in groups if settings == content["settings"]), None)
+        if alike is None:
+            groups.append(([name], content["settings"]))
+        else:
+            alike.append(name)
+    return [
+        Table(
+            "Of every question" if len(groups) == 1 else f"Of {', '.join(names)}",
+            ["setting", "value"],
+            _rows(settings),
+            2,
+            ["What is not named here was left to the question or to the server's defaults."],
         )
-    return tables
+        for names, settings in groups
+    ]
+
+
+def _rows(settings: Mapping[str, Any]) -> list[list[str]]:
+    """What was set, a row each; options of the server stand beside the others."""
+    rows: list[list[str]] = []
+    for key, value in settings.items():
+        if key == "inputs":
+            rows += [[one["path"], f"SHA-256 {one['sha256'] or 'unknown'}"] for one in value]
+        elif isinstance(value, Mapping):
+            rows += _rows(value)
+        elif isinstance(value, bool):
+            rows.append([key, "yes" if value else "no"])
+        elif isinstance(value, list):
+            rows += [[key, ", ".join(map(str, value))]] if value else []
+        elif value is not None:
+            rows.append([key, _text(value)])
+    return rows
 
 
 def _text(value: Any) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def page_of(folder: Path) -> Page:
         findings=findings(table, by_metric) + _failures(failed),
         caveats=_caveats(table),
         sections=[
-            Section("Along the grid", pictures=_pictures(by_metric)),
+            Section("Along the grid", _left_out(by_metric), _pictures(by_metric)),
             Section("Points of the grid", tables=[_points(table, by_metric)] if metrics else []),
             *([Section("Cells that failed", tables=[_failed(failed)])] if len(failed) else []),
             Section("Settings", ["The sweep as YAML:"], code=plan, tables=[_inputs(summary)]),
@@ -238,7 +239,11 @@ def _pictures(by_metric: Mapping[str, Sequence[Standing]]) -> list[Picture]:
     pictures = []
     with plot_style():
         for metric, standing in by_metric.items():
-            panels = _panels(metric, standing, axis)
+            panels = {
+                other: panel
+                for other, panel in _panels(metric, standing, axis).items()
+                if not _all_zero(chain.from_iterable(panel.lines.values()))
+            }
             caption = f"{UNITS[metric]} along {axis}, with 95% intervals"
             if len(panels) > MOST_PANELS:
                 caption += f" (the first {MOST_PANELS} of {len(panels)} combinations of the other settings)"
@@ -248,6 +253,24 @@ def _pictures(by_metric: Mapping[str, Sequence[Standing]]) -> list[Picture]:
                 figure = plots.curves([panel])
                 pictures.append(Picture(about, svg.from_figure(figure, f"{metric}-{i}", about)))
     return pictures
+
+
+def _all_zero(values: Iterable[Interval]) -> bool:
+    known = [value.mean for value in values if not math.isnan(value.mean)]
+    return bool(known) and not any(known)
+
+
+def _left_out(by_metric: Mapping[str, Sequence[Standing]]) -> list[str]:
+    """Why some plots are missing."""
+    found = []
+    for metric, points in by_metric.items():
+        zero = sum(_all_zero(point.values.values()) for point in points)
+        if zero:
+            where = "everywhere" if zero == len(points) else f"at {zero} of {len(points)} points"
+            why = ", for continuous batching pads nothing" if metric == "padding_ratio" else ""
+            name = PHRASES.get(metric, (TITLES[metric], ""))[0]
+            found.append(f"The {name} is 0 {where}{why}; plots of nothing but zeros are left out.")
+    return found
 
 
 def _axis_to_draw_along(points: Sequence[Standing]) -> str | None:

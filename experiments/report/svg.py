@@ -35,7 +35,7 @@ ATTRIBUTES = re.compile(
 # The shades beside a plot are a picture within it.
 PIXELS = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=\s]*$")
 # A cloud of dots as SVG can be larger than the rest of the page; then its picture is taken.
-MOST_BYTES = 300_000
+MOST_BYTES = 1_000_000
 
 
 def from_figure(figure: Figure, name: str, label: str) -> Markup:

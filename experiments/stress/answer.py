@@ -150,7 +150,8 @@ def plus_minus(interval: Interval) -> str:
     if half * 10**places < 3:
         places += 1
     shown = max(places, 0)
-    return f"{round(interval.mean, places):.{shown}f} ±{round(half, places):.{shown}f}"
+    # 0 is added for -0.
+    return f"{round(interval.mean, places) + 0.0:.{shown}f} ±{round(half, places):.{shown}f}"
 
 
 def percent(interval: Interval) -> str:

@@ -32,7 +32,7 @@ def answer(case: Case) -> Answer:
         )
         for metric, label, log in (
             ("padding_ratio", "padding ratio", "x"),
-            ("output_throughput", "tokens/s", "xy"),
+            ("output_throughput", "speed (tokens/s)", "xy"),
         )
     ]
     return Answer(_sentence(found, case.policies), panels)

@@ -32,7 +32,7 @@ def answer(case: Case) -> Answer:
     }
     known = {policy: float(values.mean()) for policy, values in knees.items() if np.isfinite(values).all()}
     panel = Curves(
-        "requests/s (upright: where a policy saturates)", "mean JCT (s)", rates, lines, log="y", marks=known
+        "request rate (requests/s; upright: saturation)", "mean JCT (s)", rates, lines, log="y", marks=known
     )
     facts = {
         "capacity_of_fcfs": most,
