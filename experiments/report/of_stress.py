@@ -56,7 +56,7 @@ def _section(folder: Path, name: str, content: Mapping[str, Any]) -> Section:
     plot = folder / f"{name}.svg"
     pictures = [Picture("", svg.from_file(plot, content["question"]))] if plot.is_file() else []
     head = list(content["data"][0]) if content["data"] else []
-    rows = [[_text(row[key]) for key in head] for row in content["data"]]
+    rows = [[_text(row[key]) for key in head] for row in content["data"] if row["mean"] is not None]
     called = ["± (95%)" if key == "half_width" else key for key in head]
     tables = [Table("What the plot shows", called, rows, texts=3)] if rows else []
     return Section(content["question"], [content["sentence"]], pictures, tables)
