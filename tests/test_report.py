@@ -211,6 +211,15 @@ def test_plots_of_nothing_but_zeros_are_left_out_with_the_reason(folder: Path) -
     assert "batching=static" in drawn[0]
 
 
+def test_a_comparison_without_padding_says_why_none_is_drawn(folder: Path) -> None:
+    assert "<figcaption>Padding and throughput<" in (folder / "compared/report.html").read_text()
+    words = ["--batching", "continuous", "--request-rate", "40", "--arrivals", "poisson"]
+    assert main(["compare", "t.parquet", "--policy", "fcfs", *words, "--out", "unpadded"]) == 0
+    page = write_report(folder / "unpadded").read_text()
+    assert "padding is not drawn: nothing is padded here" in page
+    assert "<figcaption>Padding" not in page
+
+
 def test_settings_of_a_question_are_a_table_and_no_json(folder: Path) -> None:
     text = Parsed((folder / "asked/report.html").read_text()).text
     assert "Of every question" in text

@@ -30,10 +30,13 @@ from traces.schema import Trace
 CAPTIONS = {
     "jct": "Job completion time by policy, with 95% intervals",
     "jct_cdf": "Share of requests completed within a time, all replications",
-    "padding_throughput": "Padding (or how full batches are) and throughput",
+    "padding_throughput": "Padding and throughput",
     "queue_length": "Requests waiting over time, first replication",
+    "ttft_by_hit_share": "Mean time to first token by the share of the prompt found in the prefix cache",
     "predictions": "Estimated against real output lengths",
 }
+# Without padding, its plot shows something else.
+UNPADDED = "How full batches are, and throughput (padding is not drawn: nothing is padded here)"
 MOST_PROMPT = 160
 EXAMPLES = 4
 
@@ -56,7 +59,7 @@ def page_of(folder: Path) -> Page:
         findings=findings(comparison, summary["predictions"]),
         caveats=caveats(comparison, *names, settings),
         sections=[
-            Section("Policies", tables=_policies(comparison), pictures=_pictures(folder)),
+            Section("Policies", tables=_policies(comparison), pictures=_pictures(folder, comparison)),
             Section("Requests", tables=[_trace(comparison, summary), *_changed(comparison, summary)]),
             Section("Settings", tables=[_settings(summary), *_errors(summary)]),
         ],
@@ -120,15 +123,20 @@ def summary_of_trace(trace: Trace) -> list[tuple[str, str]]:
     """Counts, rate, burstiness and lengths of a trace, as texts."""
     gaps = np.diff(trace.arrival_s)
     span_s = float(trace.arrival_s[-1])
-    facts = [("requests", f"{len(trace):,}"), ("from first to last arrival", f"{span_s:,.4g} s")]
+    facts = [("requests", f"{len(trace):,}"), ("from first to last arrival", f"{_amount(span_s)} s")]
     if span_s > 0:
         facts.append(("arrival rate", f"{len(gaps) / span_s:.4g} requests/s"))
         facts.append(("coefficient of variation of the gaps", f"{float(gaps.std() / gaps.mean()):.3g}"))
     for name, column in (("prompt", trace.prompt_tokens), ("output", trace.output_tokens)):
         p50, p90, p99 = (f"{value:,.0f}" for value in np.percentile(column, (50, 90, 99)))
-        facts.append((f"{name} tokens, mean", f"{column.mean():,.4g}"))
+        facts.append((f"{name} tokens, mean", _amount(float(column.mean()))))
         facts.append((f"{name} tokens, p50 / p90 / p99 / max", f"{p50} / {p90} / {p99} / {column.max():,}"))
     return facts
+
+
+def _amount(value: float) -> str:
+    """Four digits, and never an exponent for what is large."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def pairs(value: Any) -> str:
@@ -162,8 +170,10 @@ def _policies(comparison: Comparison) -> list[Table]:
     ]
 
 
-def _pictures(folder: Path) -> list[Picture]:
-    found = ((folder / f"{stem}.svg", caption) for stem, caption in CAPTIONS.items())
+def _pictures(folder: Path, comparison: Comparison) -> list[Picture]:
+    padded = any(result.metrics["padding_ratio"] for result in comparison.results.values())
+    captions = CAPTIONS if padded else CAPTIONS | {"padding_throughput": UNPADDED}
+    found = ((folder / f"{stem}.svg", caption) for stem, caption in captions.items())
     return [Picture(caption, svg.from_file(path, caption)) for path, caption in found if path.is_file()]
 
 
