@@ -170,3 +170,10 @@ def test_pipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for format in (None, "parquet"):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(table.getvalue()))))
         assert read_trace("-", format).output_tokens.tolist() == [3, 4]
+
+
+def test_a_first_row_without_end_is_no_header(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('prompt,"a\n' + "x y,7," * 200_000 + '"z"\n1,2\n')
+    with pytest.raises(InputError, match=r"more than 10,000 values in its first row, so it has no header"):
+        read_trace(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -19,7 +20,7 @@ from traces.readers.source import Source
 # So much is checked at once, whatever the size of the file; rows that go the slow way come by number.
 PIECE_BYTES = 1 << 20
 PIECE_ROWS = 10_000
-HEADER_BYTES = 1 << 16
+MOST_COLUMNS = 10_000
 DELIMITERS = ",\t;"
 
 
@@ -63,14 +64,17 @@ def read_header(source: Source) -> list[str]:
         InputError: there are none, or two are the same.
     """
     # A cell of the header may hold a line end, so the first row is more than the first line.
-    beginning = source.head[:HEADER_BYTES]
-    beginning = beginning[: beginning.rfind(b"\n") + 1] or source.head
+    beginning = source.first_row()
+    if beginning.count(_delimiter(source).encode()) >= MOST_COLUMNS:
+        raise InputError(
+            f"{source.name} has more than {MOST_COLUMNS:,} values in its first row, so it has no header"
+        )
     try:
         _, first = next(_split([beginning], 1, source.name, _delimiter(source)))
     except (csv.Error, StopIteration) as error:
         raise InputError(f"{source.name} is not readable as CSV: its header is broken") from error
     names = [name.strip() for name in first]
-    again = {name for name in names if names.count(name) > 1}
+    again = {name for name, count in Counter(names).items() if count > 1}
     if again:
         raise InputError(f"{source.name} has two columns named {min(again)!r}; rename one")
     return names

@@ -61,6 +61,19 @@ class Source:
         """The first line, without its end."""
         return self.head.split(b"\n", 1)[0].rstrip(b"\r")
 
+    def first_row(self) -> bytes:
+        """What goes before the first line end outside quotes, and that; the whole head where there is none."""
+        end, inside, begun = 0, 0, False
+        while end < len(self.head):
+            begin, end = end, self.head.find(b"\n", end) + 1
+            if not end:
+                break
+            inside ^= self.head.count(b'"', begin, end) % 2
+            begun = begun or bool(self.head[begin:end].strip())
+            if begun and not inside:
+                return self.head[:end]
+        return self.head
+
     @cached_property
     def header(self) -> list[str]:
         """The names of a comma-separated first line."""
