@@ -9,6 +9,8 @@ from difflib import get_close_matches
 from traces.errors import InputError
 from traces.schema import COLUMNS
 
+# A first row that is no header may be as long as the file.
+SHOWN_NAME = 80
 TIME_UNITS = {"arrival_s": 1, "arrival_ms": 1_000, "arrival_us": 1_000_000, "arrival_ns": 1_000_000_000}
 
 # Names are compared in lower case with every other character taken as an underscore.
@@ -128,5 +130,7 @@ def _normal(name: str) -> str:
 
 
 def _listed(found: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in found[:20])
+    shown = ", ".join(
+        repr(name if len(name) <= SHOWN_NAME else name[:SHOWN_NAME] + "...") for name in found[:20]
+    )
     return f"{shown} and {len(found) - 20} more" if len(found) > 20 else shown
