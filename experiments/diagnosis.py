@@ -190,8 +190,8 @@ def draw(one: Diagnosis, predictor: str, folder: Path) -> list[Path]:
         above.set(yticks=rows, yticklabels=list(one.kinds), xlabel="share (%)")
         above.invert_yaxis()
         above.grid(axis="y", visible=False)
-        # A place of its own: looking for the best one can take long, and then matplotlib warns.
-        above.legend(loc="lower right")
+        # Above the axes, where it hides no bar.
+        above.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, handlelength=1.5)
         tenths = 10 * (np.arange(len(one.positions["attention"])) + 0.5)
         drawn = []
         for key, title, colour, dash, marker in (
@@ -204,5 +204,5 @@ def draw(one: Diagnosis, predictor: str, folder: Path) -> list[Path]:
             below.plot(tenths, shares, linestyle=dash, color=colour, marker=marker, label=title)
         log_axis(below, "y", float(np.min(drawn)), float(np.max(drawn)))
         below.set(xlabel="place in the prompt (%)", ylabel="share (%)", xlim=(0, 100))
-        below.legend(loc="upper center")
+        below.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
         return save_figure(figure, folder, "diagnosis")
