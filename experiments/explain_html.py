@@ -34,7 +34,8 @@ td.bar { width: 80%; } td.bar div { background: var(--bar); height: .8rem; }
 </style>
 <h1>About {{ '%.0f'|format(one.mean) }} tokens</h1>
 <p>The answer of <code>{{ one.backbone }}</code> to this prompt, as predicted by <code>{{ one.predictor }}</code>.
-Quantiles, tokens{{ ', with conformal correction' if one.conformal else '' }}: {% for level, value in one.quantiles.items() -%}
+Quantiles, tokens{{ ', with conformal correction' if one.conformal else '' }}:
+{% for level, value in one.quantiles.items() -%}
 {{ '%g'|format(level * 100) }}% {{ '%.0f'|format(value) }}{{ ', ' if not loop.last else '.' }}
 {%- endfor %}</p>
 <table aria-label="predicted distribution of the answer's length">
