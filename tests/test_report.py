@@ -220,6 +220,22 @@ def test_a_comparison_without_padding_says_why_none_is_drawn(folder: Path) -> No
     assert "<figcaption>Padding" not in page
 
 
+def test_what_a_plot_shows_is_a_table_with_a_policy_a_column() -> None:
+    def row(
+        policy: str, x: float | None, mean: float | None, half_width: float | None = 0.5
+    ) -> dict[str, Any]:
+        found = {"measure": "mean JCT (s)", "policy": policy, "along": "load"}
+        return found | {"x": x, "mean": mean, "half_width": half_width}
+
+    rows = [row("fcfs", 1.0, 2.0), row("fcfs", 2.0, 3.0), row("shortest,predictor=mine", 2.0, 2.25, None)]
+    shared = of_stress._table("mean JCT (s)", "load", [*rows, row("asked", None, 4.0)])
+    assert shared.head == ["policy", "load", "mean JCT (s)"]  # 4 of 9 cells: a row each
+    assert shared.rows[-1] == ["asked", "any", "4.00 ±0.50"]
+    pivoted = of_stress._table("mean JCT (s)", "load", rows)
+    assert pivoted.head == ["load", "fcfs", "mine"]
+    assert pivoted.rows == [["1", "2.00 ±0.50", ""], ["2", "3.00 ±0.50", "2.25"]]
+
+
 def test_settings_of_a_question_are_a_table_and_no_json(folder: Path) -> None:
     text = Parsed((folder / "asked/report.html").read_text()).text
     assert "Of every question" in text

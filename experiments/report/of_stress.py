@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.labels import labels
 from experiments.report import svg
 from experiments.report.page import Page, Picture, Section, Table
+from experiments.stats import Interval
+from experiments.table import cell
 from traces.errors import InputError
 
 KEYS = ("question", "sentence", "command", "settings", "data")
@@ -55,11 +59,38 @@ def page_of(folder: Path) -> Page:
 def _section(folder: Path, name: str, content: Mapping[str, Any]) -> Section:
     plot = folder / f"{name}.svg"
     pictures = [Picture("", svg.from_file(plot, content["question"]))] if plot.is_file() else []
-    head = list(content["data"][0]) if content["data"] else []
-    rows = [[_text(row[key]) for key in head] for row in content["data"] if row["mean"] is not None]
-    called = ["± (95%)" if key == "half_width" else key for key in head]
-    tables = [Table("What the plot shows", called, rows, texts=3)] if rows else []
+    panels: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in content["data"]:
+        if row["mean"] is not None:
+            panels.setdefault((row["measure"].replace("\n", " "), row["along"]), []).append(row)
+    tables = [_table(*panel, rows) for panel, rows in panels.items()]
     return Section(content["question"], [content["sentence"]], pictures, tables)
+
+
+def _table(measure: str, along: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """What a panel shows: a policy a column, or a row each where they share few places on the x axis."""
+    cells = {(row["x"], row["policy"]): cell(_interval(row)) for row in rows}
+    places = list(dict.fromkeys(x for x, _ in cells))
+    called = labels(list(dict.fromkeys(policy for _, policy in cells)))
+    if len(places) > 1 and 2 * len(cells) > len(places) * len(called):
+        body = [[_place(x), *(cells.get((x, policy), "") for policy in called)] for x in places]
+        return Table(measure, [along, *called.values()], body)
+    if not along:
+        return Table(
+            measure, ["policy", measure], [[called[policy], text] for (_, policy), text in cells.items()]
+        )
+    body = [[called[policy], _place(x), text] for (x, policy), text in cells.items()]
+    return Table(measure, ["policy", along, measure], body)
+
+
+def _interval(row: Mapping[str, Any]) -> Interval:
+    half_width = math.nan if row["half_width"] is None else row["half_width"]
+    return Interval(row["mean"], half_width, "replications", 0)
+
+
+def _place(x: float | None) -> str:
+    """On the x axis; a level holds anywhere on it."""
+    return "any" if x is None else _text(x)
 
 
 def _settings(asked: Mapping[str, Mapping[str, Any]]) -> list[Table]:

@@ -65,8 +65,8 @@ def answer(case: Case) -> Answer:
     facts = {"request_rate": rate, "break_even_ms": {name: values.tolist() for name, values in even.items()}}
     told = ", ".join(_part(name, mine, fcfs, even[name]) for name, mine in jct.items())
     told = (
-        f"In a peak, at {rate:.3g} requests/s, estimates that take no time lower mean JCT against fcfs by (and lose "
-        f"all of that when one takes): {told}."
+        f"In a peak, at {rate:.3g} requests/s, this is how much estimates that take no time lower mean JCT against "
+        f"fcfs (and how long one may take until that is lost): {told}."
     )
     return Answer(told, [panel], 1, facts)
 
@@ -86,8 +86,8 @@ def _part(name: str, mine: Mapping[float, Floats], fcfs: Floats, even: Floats) -
     free, most = mine[0.0], max(mine)
     gap = paired_interval(free, fcfs)
     if not gap.high < 0:
-        return f"{name} nothing" if gap.includes_zero else f"{name} less than nothing"
+        return f"{name} not beyond noise" if gap.includes_zero else f"{name} raises it"
     gain = f"{name} {percent(ratio(fcfs - free, fcfs))}"
     if np.isnan(even).any():
-        return f"{gain} (not at {most:g} ms)"
-    return f"{gain} (at {plus_minus(t_interval(even))} ms)"
+        return f"{gain} (more than {most:g} ms)"
+    return f"{gain} ({plus_minus(t_interval(even))} ms)"
