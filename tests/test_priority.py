@@ -173,6 +173,15 @@ def test_estimates_that_name_no_llm_ask_for_it(files: Path, capsys: pytest.Captu
     assert "names no LLM; say which the server has with --model" in capsys.readouterr().err
 
 
+def test_what_was_read_is_not_overwritten(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("estimates.parquet", "trace.parquet"):
+        before = (files / name).read_bytes()
+        arguments = ["export-priority", str(files / "estimates.parquet"), str(files / name)]
+        assert main([*arguments, "--policy", "estp", "--trace", str(files / "trace.parquet")]) == 2
+        assert "would be overwritten" in capsys.readouterr().err
+        assert (files / name).read_bytes() == before
+
+
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=2, max_size=12))
 def test_the_order_tool_counts_pairs_as_scipy_does(rows: list[tuple[int, int]]) -> None:
     first, second = (list(column) for column in zip(*rows, strict=True))

@@ -70,6 +70,9 @@ class ExportPriority:
             lines = batch_lines(
                 trace, numbers, model, max_tokens=self.max_tokens, recorded_lengths=self.recorded_lengths
             )
+        for source in (self.estimates, Path(self.trace or "-")):
+            if self.out.exists() and source.exists() and self.out.samefile(source):
+                raise InputError(f"{self.out} was read and would be overwritten; name another file to write")
         with atomic_path(self.out) as temporary, temporary.open("w", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
         spread = f" from {numbers.min()} to {numbers.max()}" if len(numbers) else ""
