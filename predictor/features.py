@@ -21,6 +21,7 @@ from predictor.backbone import Backbone, cache_folder
 from predictor.pooling import PoolingSettings, PositionTrend, pool
 from predictor.signals import Signals, iter_signals
 from predictor.stored import finished
+from predictor.threads import one_thread
 from traces.files import atomic_path
 
 SHARD_PROMPTS = 64
@@ -118,17 +119,18 @@ def pooled_features(
     The permutation of `permuted` settings is seeded by the prompt's text, so it is the same in every split.
     """
     done: dict[str, Tensor] = {}
-    for text, one in zip(prompts, signals, strict=True):
-        if text not in done:
-            done[text] = pool(
-                one.hidden,
-                settings,
-                one.entropy,
-                one.received,
-                trend=trend,
-                window=one.window,
-                rng=prompt_rng(text),
-            )
+    with one_thread():
+        for text, one in zip(prompts, signals, strict=True):
+            if text not in done:
+                done[text] = pool(
+                    one.hidden,
+                    settings,
+                    one.entropy,
+                    one.received,
+                    trend=trend,
+                    window=one.window,
+                    rng=prompt_rng(text),
+                )
     return torch.stack([done[text] for text in prompts], 1)
 
 

@@ -1,7 +1,8 @@
 """Fitting a head on pooled features, with the epoch chosen on validation prompts."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from predictor.head import Bins, Floats, SoftLabelHead, loss
 from predictor.targets import Targets
+from predictor.threads import one_thread
 from traces.errors import InputError
 
 Target = Literal["rows", "samples"]
@@ -109,6 +111,14 @@ class Fitted:
             return np.asarray(self.head(features.float()).double().softmax(-1).numpy())
 
 
+@contextmanager
+def reproducible(seed: int) -> Iterator[None]:
+    """Draw from the seed and compute on one thread."""
+    with one_thread(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
 def fit(
     features: Tensor,
     lengths: NDArray[np.int32],
@@ -120,13 +130,12 @@ def fit(
 
     `features`: (n, d) float32, `lengths`: (n,) tokens; `prompts`: (n,) the prompt of each row, which
     `targets="samples"` needs: then all rows of a prompt count as one, whose target is their distribution.
-    Deterministic for a seed on one machine.
+    Deterministic for a seed on one machine, whatever the number of threads.
     """
     settings = settings or TrainSettings()
     bins, split, loss_of = objective(lengths, split, settings, prompts)
     features = features.float()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
+    with reproducible(settings.seed):
         head = SoftLabelHead(features.shape[1], settings.bins, settings.dropout)
         head.standardise(features[split.train])
         best = minimise(head, lambda rows: loss_of(head(features[rows]), rows), split, settings)

@@ -14,7 +14,7 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from predictor.backbone import Backbone, load_backbone  # noqa: E402
-from predictor.features import SHARD_PROMPTS, fit_trend, pooled_features, read_signals  # noqa: E402
+from predictor.features import SHARD_PROMPTS, PromptSignals, fit_trend, pooled_features, read_signals  # noqa: E402
 from predictor.pooling import PoolingSettings  # noqa: E402
 from predictor.train import TrainSettings, fit, split_by_prompt  # noqa: E402
 from traces.errors import InputError  # noqa: E402
@@ -88,6 +88,36 @@ def test_a_seed_decides_the_head() -> None:
     )
     assert (one == same).all()
     assert not np.allclose(one, other)
+
+
+def test_threads_do_not_change_the_head() -> None:
+    rng, count, size, tokens = np.random.default_rng(0), 500, 512, 70
+    signals = [
+        PromptSignals(
+            torch.tensor(rng.normal(size=(tokens, size)), dtype=torch.float16),
+            torch.tensor(rng.random(tokens), dtype=torch.float32),
+            torch.tensor(rng.random(tokens), dtype=torch.float32),
+            None,
+        )
+        for _ in range(count)
+    ]
+    texts = [str(k) for k in range(count)]
+    lengths = rng.integers(1, 500, count).astype(np.int32)
+    split = split_by_prompt(np.array(texts, dtype=object), np.full(count, "s", dtype=object), 0)
+
+    def weights(threads: int) -> list[torch.Tensor]:
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            features = pooled_features(signals, [PoolingSettings("estp", "zscore", 0.3, 0.7)], None, texts)[0]
+            head = fit(features, lengths, split, TrainSettings(epochs=2)).head
+            assert torch.get_num_threads() == threads
+        finally:
+            torch.set_num_threads(before)
+        return list(head.state_dict().values())
+
+    for one, two in zip(weights(1), weights(2), strict=True):
+        assert torch.equal(one, two)
 
 
 def test_signals_come_back_from_the_cache_as_they_were(tiny: Backbone, tmp_path: Path) -> None:

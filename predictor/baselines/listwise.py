@@ -19,7 +19,7 @@ from predictor.baselines.keeping import train_keeping_best
 from predictor.head import Floats, SoftLabelHead
 from predictor.methods import Data, Forecast, Predict, Reads, Rows
 from predictor.scores import kendall_tau
-from predictor.train import Split
+from predictor.train import Split, reproducible
 
 GROUP_TOKENS = 10
 LIST_SIZE = 32
@@ -50,8 +50,7 @@ class LtrHidden:
     def fit(self, data: Data, split: Split, seed: int) -> Predict:
         features = torch.stack([one.hidden[-1] for one in data.signals]).float()
         groups = torch.tensor(data.lengths // GROUP_TOKENS)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with reproducible(seed):
             scorer = SoftLabelHead(features.shape[1], 1)
             scorer.standardise(features[split.train])
             optimiser = torch.optim.AdamW(scorer.parameters(), lr=self.learning_rate, weight_decay=0.01)

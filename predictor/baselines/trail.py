@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from predictor.baselines.keeping import train_keeping_best
 from predictor.head import Floats
 from predictor.methods import Data, Forecast, Predict, Reads, Rows
-from predictor.train import Split
+from predictor.train import Split, reproducible
 
 BINS = 10
 DEPTH = 11 / 32
@@ -72,8 +72,7 @@ def train_classifier(
 ) -> tuple[Classifier, float]:
     """The classifier of least validation cross-entropy, and that; features (n, d), labels (n,) bins."""
     target = torch.tensor(labels)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with reproducible(seed):
         model = Classifier(features[train].float(), probe.hidden, BINS)
         optimiser = torch.optim.AdamW(model.parameters(), lr=probe.learning_rate, weight_decay=0.01)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from predictor.head import Bins, SoftLabelHead
-from predictor.train import Fitted, Split, TrainSettings, minimise
+from predictor.train import Fitted, Split, TrainSettings, minimise, reproducible
 
 
 def crps(probabilities: Tensor, edges: Tensor, lengths: Tensor) -> Tensor:
@@ -42,8 +42,7 @@ def fit_crps(features: Tensor, lengths: NDArray[np.int32], split: Split, setting
     bins = Bins.fit(lengths[split.train], settings.bins)
     edges, truth = torch.tensor(bins.edges), torch.tensor(lengths, dtype=torch.float32)
     features = features.float()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
+    with reproducible(settings.seed):
         head = SoftLabelHead(features.shape[1], settings.bins, settings.dropout)
         head.standardise(features[split.train])
 

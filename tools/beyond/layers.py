@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from predictor.extensions.start import binned
 from predictor.head import Floats, SoftLabelHead
 from predictor.methods import Data, Predict, Reads, Rows
-from predictor.train import Split, TrainSettings, fit, minimise, objective
+from predictor.train import Split, TrainSettings, fit, minimise, objective, reproducible
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,7 @@ class Mix:
         bins, split, loss_of = objective(data.lengths, split, settings, data.prompt_ids)
         states, prompt_of = found.last.float(), torch.tensor(found.prompt_of)
         training = states[prompt_of[torch.tensor(split.train)]]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with reproducible(seed):
             head = SoftLabelHead(states.shape[2], settings.bins, settings.dropout)
             mix = LayerMix(states.shape[1], states.shape[2])
             mix.centre.copy_(training.mean(0))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from predictor.head import Bins, Floats, SoftLabelHead
-from predictor.train import Split, TrainSettings, minimise, objective
+from predictor.train import Split, TrainSettings, minimise, objective, reproducible
 
 
 class LearnedPooling(nn.Module):
@@ -87,8 +87,7 @@ def fit_learned(
     """
     bins, split, loss_of = objective(lengths, split, settings, prompts)
     width = states[0].shape[1]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
+    with reproducible(settings.seed):
         head = SoftLabelHead(width, settings.bins, settings.dropout)
         pooling = LearnedPooling(start, width, query)
         if query:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from predictor.head import Floats, SoftLabelHead
-from predictor.train import Split, TrainSettings, minimise
+from predictor.train import Split, TrainSettings, minimise, reproducible
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,7 @@ def fit_log_length(
     centre, spread = float(logs[split.train].mean()), float(logs[split.train].std())
     target = torch.tensor((logs - centre) / spread, dtype=torch.float32)
     features = features.float()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
+    with reproducible(settings.seed):
         head = SoftLabelHead(features.shape[1], 1, settings.dropout)
         head.standardise(features[split.train])
 

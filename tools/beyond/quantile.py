@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from predictor.head import Floats, SoftLabelHead
-from predictor.train import Split, TrainSettings, minimise
+from predictor.train import Split, TrainSettings, minimise, reproducible
 
 LEVELS = tuple(round(0.05 * k, 2) for k in range(1, 20))
 
@@ -59,8 +59,7 @@ def fit_quantiles(
     base = torch.quantile(truth[torch.tensor(split.train)], levels).log()
     scale = truth.max()
     features = features.float()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
+    with reproducible(settings.seed):
         head = SoftLabelHead(features.shape[1], len(LEVELS), settings.dropout)
         head.standardise(features[split.train])
         for parameter in head.layers[-1].parameters():  # it starts at the training quantiles
