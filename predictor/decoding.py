@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from predictor.backbone import Backbone, cache_folder
 from predictor.features import fingerprint
-from predictor.layers import layer_inputs
+from predictor.hooks import layer_inputs
 from predictor.rows import prompts_of, scenarios_of
 from predictor.signals import batches
 from predictor.stored import finished

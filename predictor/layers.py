@@ -7,8 +7,7 @@ with the number of layers; the output head is not run. Kept in half precision, l
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from tqdm import tqdm
 
 from predictor.backbone import Backbone, cache_folder
 from predictor.features import SHARD_PROMPTS, batch_tokens, fingerprint
+from predictor.hooks import layer_inputs
 from predictor.signals import batches
 from predictor.stored import finished
 from traces.errors import InputError
@@ -126,26 +126,6 @@ def prompt_layers(
             final = decoder(input_ids=ids.to(model.device), use_cache=False).last_hidden_state
         reduce(count - 1, final)
     return mean, last
-
-
-@contextmanager
-def layer_inputs(decoder: Any, take: Callable[[int, Tensor], None]) -> Iterator[None]:
-    """During a forward pass call `take(k, states)` with the (B, N, d) input of each layer k."""
-
-    def hook(k: int) -> Any:
-        def run(_: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-            take(k, args[0] if args else options["hidden_states"])
-
-        return run
-
-    hooks = [
-        layer.register_forward_pre_hook(hook(k), with_kwargs=True) for k, layer in enumerate(decoder.layers)
-    ]
-    try:
-        yield
-    finally:
-        for one in hooks:
-            one.remove()
 
 
 def _key(backbone: Backbone, encoded: list[list[int]]) -> str:

@@ -17,7 +17,7 @@ import copy
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +28,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import masking_utils
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from predictor.hooks import layer_inputs
 from traces.errors import InputError
 
 _TAPPED = "estp_received"
@@ -247,9 +248,16 @@ def _prefill(model: Any, prompts: list[Tensor], reading: _Reading) -> _Launched:
     valid = _upload(torch.cat([torch.arange(n) + b * width for b, n in enumerate(counts)]), model.device)
     lengths = _upload(torch.tensor(counts), model.device)
     decoder = model.get_decoder()
-    with ExitStack() as stack:
-        tap = stack.enter_context(_tapped(decoder, lengths, reading.query_block))
-        middle = stack.enter_context(_layer_inputs(decoder, reading.layers))
+    for k in reading.layers:
+        if not 0 <= k <= len(decoder.layers):
+            raise InputError(f"layer {k} is not one of the model's 0..{len(decoder.layers)}")
+    middle: dict[int, Tensor] = {}
+
+    def keep(k: int, states: Tensor) -> None:
+        if k in reading.layers:
+            middle[k] = states
+
+    with _tapped(decoder, lengths, reading.query_block) as tap, layer_inputs(decoder, keep):
         # Without a mask, and where nothing is packed, transformers builds no N x N mask.
         padded = decoder(input_ids=ids, use_cache=False).last_hidden_state
     middle[len(decoder.layers)] = padded
@@ -348,28 +356,3 @@ def _none_packed(position_ids: Tensor) -> Tensor | None:
 
 
 masking_utils.find_packed_sequence_indices = _none_packed
-
-
-@contextmanager
-def _layer_inputs(decoder: Any, layers: Sequence[int]) -> Iterator[dict[int, Tensor]]:
-    """Collect `hidden_states[k]`, the input of layer k, for each k of `layers` during a forward pass.
-
-    The last, of which no layer is the input, is for the caller to add.
-    """
-    found: dict[int, Tensor] = {}
-    hooks = []
-    for k in layers:
-        if not 0 <= k <= len(decoder.layers):
-            raise InputError(f"layer {k} is not one of the model's 0..{len(decoder.layers)}")
-        if k == len(decoder.layers):
-            continue
-
-        def keep(_: Any, args: tuple[Any, ...], options: dict[str, Any], k: int = k) -> None:
-            found[k] = args[0] if args else options["hidden_states"]
-
-        hooks.append(decoder.layers[k].register_forward_pre_hook(keep, with_kwargs=True))
-    try:
-        yield found
-    finally:
-        for hook in hooks:
-            hook.remove()
