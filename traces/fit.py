@@ -43,6 +43,8 @@ JUDGED = 1000
 REFITS = 99
 # With more simultaneous arrivals than this the clock is too coarse for a distribution of gaps.
 MOST_TIED = 0.01
+# What a specification without arrivals draws.
+UNFITTED = ", so the specification has no arrivals: all requests at once"
 
 
 @dataclass(frozen=True)
@@ -131,11 +133,13 @@ def _arrivals(trace: Trace, rng: np.random.Generator | None, notes: list[str]) -
         return []
     tied = float((gaps == 0).mean())
     if tied > MOST_TIED:
-        notes.append(f"{tied:.0%} of the gaps between arrivals are 0: their clock is too coarse for a fit")
+        notes.append(
+            f"{tied:.0%} of the gaps between arrivals are 0: their clock is too coarse for a fit{UNFITTED}"
+        )
         return []
     positive = gaps[gaps > 0]
     if positive.min() == positive.max():
-        notes.append(f"the gaps between arrivals are all {positive[0]:g} s")
+        notes.append(f"the gaps between arrivals are all {positive[0]:g} s{UNFITTED}")
         return []
     lag = float(np.corrcoef(np.log(positive[:-1]), np.log(positive[1:]))[0, 1])
     fits = [judged(family, positive, rng) for family in (fit_poisson, fit_gamma, fit_weibull)]
