@@ -44,7 +44,9 @@ def load(spec: str, kind: str, classes: Mapping[str, Any], aliases: Mapping[str,
         name, _, preset = aliases[name].partition(",")
         pairs = _pairs(preset, spec, kind) | pairs
     if name not in classes:
-        raise InputError(unknown(name, [*classes, *aliases], kind) + ", or your own as file.py:Class")
+        # Only the well-known predictors have a policy of their name.
+        ranked = f", shortest,predictor={name} for a predictor's order" if "shortest" in classes else ""
+        raise InputError(f"{unknown(name, [*classes, *aliases], kind)}{ranked}, or your own as file.py:Class")
     return _make(classes[name], pairs, spec, kind)
 
 

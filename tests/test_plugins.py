@@ -89,6 +89,7 @@ def test_two_files_of_one_name_stay_apart(own, tmp_path):
         ("sfj", "unknown policy 'sfj': did you mean sjf"),
         ("estpp", "did you mean estp"),
         ("qqq", "known are fcfs, random, shortest"),
+        ("mine", "shortest,predictor=mine for a predictor's order, or your own as file.py:Class"),
         ("shortest", "needs a value for predictor: write shortest,predictor=..."),
         ("shortest,predictor", "not of the form key=value"),
         ("shortest,predictor=", "not of the form key=value"),
