@@ -31,7 +31,7 @@ MOVING = (
     "gittins,preempts=False",
     "aging,inner=srpt,rate=5",
     "aging,inner=las+lead=3,rate=100",
-    "starvation-cap,inner=sjf,steps=5,quantum=2",
+    "starvation-cap,inner=sjf,steps=5,quantum=20",
     "starvation-cap,inner=mlfq+quantum=4,steps=20,quantum=8",
     "shortest-work,prefill_tokens=4",
 )
