@@ -65,7 +65,8 @@ class StarvationCap:
     Attributes:
         inner: the order, as in `Aging`.
         steps: steps of the server without the request, after which it is promoted.
-        quantum: steps for which it stays promoted once it runs.
+        quantum: steps for which it stays promoted once it runs. Let it cover a prefill that a displaced request
+            computes anew: with less, requests may displace each other for ever.
 
     Raises:
         InputError: ``steps`` or ``quantum`` is less than 1, or there is no such order.
